@@ -1,0 +1,40 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes that `user plan` lists, without our libraries. Settings: set:="seed=1 a.b=c"."""
+
+import json
+import os
+import subprocess
+
+from launch.actions import DeclareLaunchArgument, OpaqueFunction, Shutdown
+from launch.substitutions import LaunchConfiguration
+from launch_ros.actions import Node
+from launch_ros.parameter_descriptions import ParameterValue as Value
+
+from launch import LaunchDescription
+
+ARGUMENTS = {'config': 'peg_rlpd', 'set': '', 'machine': '', 'arm': '', 'run': ''}
+
+
+def nodes(context):
+    given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
+    own = [f'{name}={given[name]}' for name in ('machine', 'arm', 'run') if given[name]]
+    prefixes = os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
+    installed = (path for p in prefixes if os.path.exists(path := f'{p}/lib/user_core/user'))
+    user = next(installed, 'user')
+    command = [user, 'plan', '--create', given['config'], *given['set'].split(), *own]
+    return [
+        Node(
+            **{key: n[key] for key in ('package', 'executable', 'name', 'namespace', 'respawn')},
+            additional_env=n['env'], output='screen', respawn_delay=1.0,
+            parameters=[{k: Value(v, value_type=str)} for k, v in n['parameters'].items()],
+            prefix=f'nice -n {n["nice"]}' if n['nice'] else None,
+            on_exit=None if n['respawn'] else Shutdown(reason=f'{n["name"]} has ended'),
+        )
+        for n in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    ]  # fmt: skip
+
+
+def generate_launch_description():
+    arguments = [DeclareLaunchArgument(k, default_value=v) for k, v in ARGUMENTS.items()]
+    return LaunchDescription([*arguments, OpaqueFunction(function=nodes)])

@@ -1,0 +1,171 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The `user` command: run, plan, check, eval, status.
+
+Settings are `key=value`; besides the page's own keys, `run=NAME` names the run folder,
+`machine=NAME` starts only that machine's part, `arm=KIND` chooses every cell's arm.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+import os
+from pathlib import Path
+import sys
+from typing import Any
+
+from user_core import check, run_folder
+from user_core.config import RunConfig, config_hash, load
+from user_core.errors import UserError
+from user_core.plan import plan, plan_json
+from user_core.runner import Process, Supervisor, find_executable, processes
+
+CURVES = 'tensorboard'
+"""Folder of TensorBoard's event files in a run folder."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code: 2 with one sentence after a UserError."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        return int(options.do(options) or 0)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog='user', description=(__doc__ or '').split('\n\n')[0])
+    verbs = parser.add_subparsers(required=True, metavar='VERB')
+
+    def verb(name: str, do: Callable[[Any], int | None], text: str) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=text, description=f'{text}.')
+        added.set_defaults(do=do)
+        return added
+
+    page = 'name of a shipped configuration, or path of a YAML file'
+    for name, do, text in (
+        ('run', _run, 'Start a run and supervise it until it ends'),
+        ('plan', _plan, 'Print the plan as JSON: every node that a run starts'),
+        ('check', _check, 'Look whether a run can start here'),
+    ):
+        added = verb(name, do, text)
+        added.add_argument('config', help=page)
+        added.add_argument('settings', nargs='*', metavar='key=value')
+        if name == 'plan':
+            added.add_argument(
+                '--create', action='store_true', help='create the run folder (for launch files)'
+            )
+    added = verb('eval', _eval, 'Judge the chosen weights of a run in fresh episodes')
+    added.add_argument('run', help='run folder, its name, or latest')
+    added.add_argument('settings', nargs='*', metavar='key=value', help='e.g. episodes=20')
+    added = verb('status', _status, 'Say what a run is doing')
+    added.add_argument('run', nargs='?', help='run folder or its name; the latest if left out')
+    return parser
+
+
+def _take(settings: Sequence[str], *own: str) -> tuple[list[str], dict[str, str]]:
+    """Splits the command's own settings from the page's; an empty value counts as not given."""
+    pairs = [(text.partition('=')[0], text) for text in settings]
+    mine = {key: text.partition('=')[2] for key, text in pairs if key in own}
+    return [t for key, t in pairs if key not in own], {k: v for k, v in mine.items() if v}
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings, own = _take(options.settings, 'run', 'machine')
+    return _start(load(options.config, settings), own)
+
+
+def _eval(options: argparse.Namespace) -> int:
+    folder = run_folder.find(options.run)
+    settings, own = _take(options.settings, 'run', 'machine', 'episodes')
+    if 'episodes' in own:
+        settings.append(f'evaluation.fresh_episodes={own["episodes"]}')
+    config = load(folder / 'config.json', [*settings, f'evaluate={folder}'])
+    return _start(config, own)
+
+
+def _start(config: RunConfig, own: dict[str, str]) -> int:
+    machine = own.get('machine')
+    nodes = plan(config, machine)
+    stay_on_this_machine(config)
+    run = run_folder.name_of(config, own.get('run'))
+    for node in nodes:
+        find_executable(node.package, node.executable)
+    check.gpu(config, nodes)
+    check.disk(config)
+    check.port(config)
+    check.domain(config, machine)
+    folder = run_folder.create(config, run)
+    parts = processes(nodes, config.to_json(), run, folder)
+    if config.tensorboard_port is not None and any(part.leads for part in parts):
+        parts.insert(0, _curves(config.tensorboard_port, folder))
+    print(f'run folder: {folder}', flush=True)
+    return Supervisor(parts, folder / 'logs').run()
+
+
+def stay_on_this_machine(config: RunConfig) -> None:
+    """A run of one machine keeps off the network, unless the environment says otherwise."""
+    if len(config.machines) == 1:
+        os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
+
+
+def _curves(port: int, folder: Path) -> Process:
+    command = [sys.executable, '-m', 'tensorboard.main', '--logdir', str(folder / CURVES)]
+    command += ['--port', str(port), '--host', '127.0.0.1', '--load_fast', 'false']
+    return Process('curves', command, respawn=True, required=False)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    settings, own = _take(options.settings, 'run', 'machine')
+    config = load(options.config, settings)
+    run = run_folder.name_of(config, own.get('run'))
+    folder = Path(config.runs).absolute() / run
+    text = plan_json(config, run, folder, own.get('machine'))
+    if options.create:
+        run_folder.create(config, run)
+    print(text)
+
+
+def _check(options: argparse.Namespace) -> None:
+    settings, own = _take(options.settings, 'run', 'machine')
+    config = load(options.config, settings)
+    machine = own.get('machine')
+    nodes = plan(config, machine)
+    stay_on_this_machine(config)
+    print(f'configuration {config.name}: valid, hash {config_hash(config)}')
+    for node in nodes:
+        print(f'{node.path} on {node.machine}: {find_executable(node.package, node.executable)}')
+    for line in check.imports(nodes, check.asks_for_gpu(config)):
+        print(line)
+    print(f'GPU: {"found" if check.asks_for_gpu(config) else "not asked for"}')
+    print(check.disk(config))
+    print(check.port(config))
+    print(check.domain(config, machine))
+    print('all is well')
+
+
+def _status(options: argparse.Namespace) -> None:
+    folder = run_folder.find(options.run)
+    said, age_s = run_folder.status(folder)
+    state = (
+        f'said {age_s:.0f} s ago'
+        if age_s < run_folder.STALE_S
+        else (f'stale, last said {age_s:.0f} s ago: the run has ended or hangs')
+    )
+    if said.get('phase') in ('DONE', 'FAILED', 'END'):
+        state = 'ended'
+    print(f'{folder.name}: {state}')
+    for key, value in said.items():
+        print(f'  {key}: {value}')
+
+
+if __name__ == '__main__':
+    sys.exit(main())

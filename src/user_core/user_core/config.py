@@ -1,0 +1,194 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The one page of YAML that is a run, as frozen models.
+
+A page holds what differs from the defaults; a default lives in the models alone. Every part of
+the configuration can be imported from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from user_core import page
+from user_core.cell_config import (
+    Arm,
+    Cell,
+    PegTask,
+    PoseConfig,
+    Safety,
+    ScriptTeleop,
+    SimArmConfig,
+    Task,
+    Teleop,
+)
+from user_core.learning_config import Algorithm, Learner, MlpPolicy, Policy, Replay, Rlpd
+from user_core.schema import Name, Positive, Section
+
+__all__ = [
+    'Algorithm',
+    'Arm',
+    'Budget',
+    'Cell',
+    'Evaluation',
+    'Learner',
+    'Machine',
+    'MlpPolicy',
+    'PegTask',
+    'Policy',
+    'PoseConfig',
+    'Replay',
+    'Rlpd',
+    'RunConfig',
+    'Safety',
+    'ScriptTeleop',
+    'SimArmConfig',
+    'Task',
+    'Teleop',
+    'config_hash',
+    'load',
+    'weights_hash',
+]
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class Machine(Section):
+    """A computer that runs a part of the plan."""
+
+    address: str | None = None
+    """Host name or IP for people; every machine runs the same line with its own `machine`."""
+
+
+class Budget(Section):
+    """What a run may spend."""
+
+    env_steps: Count = 12_000
+    """Training steps of all cells together; evaluation and demonstrations do not count."""
+    demos: Annotated[int, Field(ge=0)] = 20
+    """Successful demonstrations to collect before training."""
+    max_demo_attempts: Count = 60
+    """Attempts after which the run ends for want of demonstrations."""
+    wall_s: Positive | None = None
+    """Wall time after which the run ends; null: none."""
+
+
+class Evaluation(Section):
+    """How one frozen version of the weights is judged, deterministic."""
+
+    consecutive: Count = 100
+    """Successes in a row that end the training."""
+    fresh_episodes: Annotated[int, Field(ge=0)] = 200
+    """Episodes from fresh seeds for the chosen version."""
+    fresh_success_rate: Annotated[float, Field(ge=0, le=1)] = 0.98
+    """Share of them that must succeed, else training goes on."""
+    gate_successes: Count = 18
+    """An evaluation begins when this many ..."""
+    gate_window: Count = 20
+    """... of the last training episodes succeeded."""
+    min_steps_between: Annotated[int, Field(ge=0)] = 500
+    """Training steps between two evaluations, at least."""
+    clone_episodes: Annotated[int, Field(ge=0)] = 50
+    """Episodes of behaviour cloning on the same demonstrations, for comparison."""
+
+    @model_validator(mode='after')
+    def _gate_can_open(self) -> Evaluation:
+        if self.gate_successes > self.gate_window:
+            raise ValueError('gate_successes must not be larger than gate_window')
+        return self
+
+
+class RunConfig(Section):
+    """One run: machines, cells, task, policy, algorithm, budgets."""
+
+    name: Name
+    """Name of the experiment; run folders begin with it."""
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Seed of every random number of the run."""
+    pace: Literal['lockstep', 'realtime'] = 'lockstep'
+    """lockstep: a simulated cell advances one period per command; realtime: the clock decides."""
+    runs: str = 'runs'
+    """Folder that holds the run folders, relative to where the command was given."""
+    tensorboard_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
+    """Port on which the curves are served while the run lasts; null: not served."""
+    machines: dict[Name, Machine] = Field(default={'local': Machine()}, min_length=1)
+    """Computers by name."""
+    cells: dict[Name, Cell] = Field(default={'arm0': Cell()}, min_length=1)
+    """Robots by name; the name is the ROS namespace."""
+    task: Task = PegTask()
+    policy: Policy = MlpPolicy()
+    algorithm: Algorithm = Rlpd()
+    replay: Replay = Replay()
+    learner: Learner = Learner()
+    budget: Budget = Budget()
+    evaluation: Evaluation = Evaluation()
+    evaluate: str | None = None
+    """Run folder whose chosen weights are evaluated; null: an ordinary run. Set by `user eval`."""
+
+    @model_validator(mode='after')
+    def _machines_exist(self) -> RunConfig:
+        places = {f'cells.{name}.machine': cell.machine for name, cell in self.cells.items()}
+        for part in ('policy', 'replay', 'learner'):
+            places[f'{part}.machine'] = getattr(self, part).machine
+        for path, machine in places.items():
+            if machine not in self.machines:
+                known = ', '.join(self.machines)
+                raise ValueError(f'{path} is {machine}, which machines does not list: {known}')
+        return self
+
+    @model_validator(mode='after')
+    def _learner_reads_the_store(self) -> RunConfig:
+        if self.learner.machine != self.replay.machine:
+            raise ValueError('learner.machine must be replay.machine: it reads the store there')
+        return self
+
+    def to_json(self) -> str:
+        """The resolved configuration, with every default, as one line."""
+        return json.dumps(self.model_dump(mode='json'), sort_keys=True)
+
+
+def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
+    """Reads a page (path, or name of a shipped one) and applies `a.b=value` overrides.
+
+    Raises:
+        UserError: no such page, or something on it is wrong.
+    """
+    path = page.find(source)
+    content, origin = page.read(path), str(path)
+    page.override(content, overrides)
+    return page.validate(RunConfig, content, origin, overrides)
+
+
+def from_json(text: str, origin: str = 'the configuration') -> RunConfig:
+    """The configuration that `RunConfig.to_json` wrote.
+
+    Raises:
+        UserError: the text is none.
+    """
+    return page.validate(RunConfig, page.from_json(text, origin), origin)
+
+
+def config_hash(config: RunConfig) -> str:
+    """16 hex digits over everything that the nodes of one run must agree on."""
+    return _hash(config.model_dump(mode='json', exclude={'runs', 'tensorboard_port'}))
+
+
+def weights_hash(config: RunConfig) -> str:
+    """16 hex digits over what gives weights their meaning: task, network and control rates.
+
+    A version from one run may act in another one (`user eval`) when these are equal.
+    """
+    task = config.task.model_dump(mode='json', include={'kind', 'scale_m', 'scale_rad', 'frame'})
+    network = config.policy.model_dump(mode='json', include={'kind', 'hidden'})
+    rates = sorted({cell.control_hz for cell in config.cells.values()})
+    return _hash([task, network, rates])
+
+
+def _hash(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,114 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The plan: which nodes a configuration starts, where, and how. `user run` and launch render it.
+
+The list's order is the order of starting; ending goes the other way round, so that the run stops
+asking first and an arm goes last, when nobody commands it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+import json
+from pathlib import Path
+
+from user_core.config import Cell, RunConfig
+from user_core.errors import UserError
+
+# Numeric libraries would otherwise take every core from the arm.
+_ONE_THREAD = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1', 'MKL_NUM_THREADS': '1'}
+
+# glibc returns every half megabyte to the kernel and faults it in again at each update.
+_KEEP_MEMORY = {
+    'MALLOC_MMAP_THRESHOLD_': '1000000000',
+    'MALLOC_TRIM_THRESHOLD_': '1000000000',
+    'MALLOC_TOP_PAD_': '67108864',
+}
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    """One process.
+
+    Attributes:
+        package: ROS package that holds the executable.
+        executable: its name there.
+        name: node's name in the graph.
+        namespace: absolute, `/` for none.
+        machine: key of the configuration's machines.
+        respawn: start it again when it dies (never after exit code 2: a UserError stays one).
+        nice: added to the scheduling priority; negative is more urgent.
+        env: added to the environment.
+        required: the run ends when it is gone for good.
+    """
+
+    package: str
+    executable: str
+    name: str
+    namespace: str
+    machine: str
+    respawn: bool = True
+    nice: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
+    required: bool = True
+
+    @property
+    def path(self) -> str:
+        """Absolute name of the node in the graph."""
+        return f'{self.namespace.rstrip("/")}/{self.name}'
+
+
+def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
+    """The processes of a run, or of one machine of it.
+
+    Raises:
+        UserError: no such machine.
+    """
+    if machine is not None and machine not in config.machines:
+        raise UserError(
+            f'There is no machine {machine}', f'the page lists {", ".join(config.machines)}'
+        )
+    trains = config.evaluate is None
+    cells = config.cells.items()
+    nodes = [_cell('user_robot', 'arm', name, cell, nice=-10) for name, cell in cells]
+    nodes.append(_learning('replay', config.replay.machine))
+    if trains:
+        nodes.append(
+            _learning(
+                'learner',
+                config.learner.machine,
+                # In lockstep nobody waits for a clock, so the learner need not stand back.
+                nice=10 if config.pace == 'realtime' else 0,
+                env=_KEEP_MEMORY | {key: str(config.learner.threads) for key in _ONE_THREAD},
+            )
+        )
+    nodes.append(_learning('policy', config.policy.machine, nice=-5))
+    nodes += [
+        _cell('user_sim', 'expert', name, cell)
+        for name, cell in cells
+        if trains and cell.teleop is not None and cell.teleop.kind == 'script'
+    ]
+    nodes += [_cell('user_robot', 'episode', name, cell, nice=-10) for name, cell in cells]
+    run = NodeSpec('user_core', 'run', 'run', '/', config.replay.machine, False, env=_ONE_THREAD)
+    return [node for node in (*nodes, run) if machine in (None, node.machine)]
+
+
+def _cell(package: str, executable: str, name: str, cell: Cell, nice: int = 0) -> NodeSpec:
+    return NodeSpec(
+        package, executable, executable, f'/{name}', cell.machine, nice=nice, env=_ONE_THREAD
+    )
+
+
+def _learning(
+    name: str, machine: str, nice: int = 0, env: Mapping[str, str] = _ONE_THREAD
+) -> NodeSpec:
+    return NodeSpec('user_learning', name, name, '/learning', machine, nice=nice, env=env)
+
+
+def plan_json(config: RunConfig, run: str, folder: Path, machine: str | None = None) -> str:
+    """The plan as a launch file needs it: a JSON list of nodes with their parameters."""
+    parameters = {'config': config.to_json(), 'run': run, 'run_folder': str(folder)}
+    return json.dumps(
+        [{**asdict(node), 'parameters': parameters} for node in plan(config, machine)], indent=1
+    )

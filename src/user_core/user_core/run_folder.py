@@ -1,0 +1,105 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: created once, never reused, found again by name or as the latest.
+
+Holds config.json (resolved), logs/, params/, and what the nodes write: status.json, report.json,
+store/, checkpoints/, curves.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+import re
+import time
+from typing import Any
+
+from user_core.config import RunConfig
+from user_core.errors import UserError
+
+STALE_S = 5.0
+"""The run writes its status each second; an older one is called stale."""
+
+
+def name_of(config: RunConfig, chosen: str | None = None) -> str:
+    """The chosen name of a run, or its configuration's name with the time.
+
+    Raises:
+        UserError: the chosen name cannot be a folder's and a message's.
+    """
+    if chosen is None:
+        kind = f'{config.name}-eval' if config.evaluate else config.name
+        return f'{kind}-{time.strftime("%Y%m%d-%H%M%S")}'
+    if not re.fullmatch(r'[A-Za-z0-9][A-Za-z0-9_.-]{0,79}', chosen):
+        raise UserError(f'{chosen!r} is no name for a run', 'letters, digits, _ . - are allowed')
+    return chosen
+
+
+def create(config: RunConfig, run: str) -> Path:
+    """A new folder for the run, with config.json, and `latest` beside it pointing there.
+
+    Raises:
+        UserError: it exists, or cannot be written.
+    """
+    folder = Path(config.runs).absolute() / run
+    try:
+        folder.mkdir(parents=True)
+        (folder / 'config.json').write_text(
+            json.dumps(config.model_dump(mode='json'), indent=1) + '\n'
+        )
+        latest, new = folder.parent / 'latest', folder.parent / f'.latest-{run}'
+        new.unlink(missing_ok=True)
+        new.symlink_to(run)
+        new.replace(latest)
+    except FileExistsError as error:
+        raise UserError(
+            f'The run {run} exists already in {folder.parent}',
+            'a run folder is never used twice',
+            'Choose another name with run=NAME',
+        ) from error
+    except OSError as error:
+        raise UserError(f'The run folder {folder} cannot be written', str(error)) from error
+    return folder
+
+
+def find(run: str | None, runs: str = 'runs') -> Path:
+    """The folder of a run given by path or name, or the latest.
+
+    Raises:
+        UserError: there is none.
+    """
+    places = [Path(runs) / 'latest'] if run is None else [Path(run), Path(runs) / run]
+    for place in places:
+        if (place / 'config.json').is_file():
+            return place.resolve()
+    if run is None:
+        raise UserError(f'There is no run in {runs}', '', 'Start one with `user run peg_rlpd`')
+    known = [
+        p.parent.name
+        for p in sorted(Path(runs).glob('*/config.json'))
+        if not p.parent.is_symlink()
+    ]
+    raise UserError(
+        f'There is no run {run}',
+        f'{runs} holds {", ".join(known[-5:])}' if known else f'{runs} holds none',
+        'Give a name from there, or the path of a run folder',
+    )
+
+
+def status(folder: Path) -> tuple[dict[str, Any], float]:
+    """What the run last said of itself, and its age in seconds (files' clock).
+
+    Raises:
+        UserError: it has not said anything, or not legibly.
+    """
+    path = folder / 'status.json'
+    try:
+        return json.loads(path.read_text()), time.time() - path.stat().st_mtime
+    except FileNotFoundError as error:
+        raise UserError(
+            f'The run {folder.name} has no status yet',
+            'it has not begun, or ended before it began',
+            f'See {folder / "logs"}',
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f'{path} cannot be read', str(error)) from error

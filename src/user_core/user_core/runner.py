@@ -1,0 +1,326 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""Supervises the processes of a plan on this machine: `user run` without ros2 launch.
+
+Every line of every process is prefixed on stdout and kept in <run folder>/logs. Processes are
+started in the plan's order and ended in reverse. The kernel ends them when the supervisor dies,
+even by `kill -9`. One thread; children must be started from it (the kernel's signal goes out when
+the *thread* that started them ends).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+import ctypes
+from dataclasses import dataclass, field
+import json
+import os
+from pathlib import Path
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import IO, Self, TextIO
+
+from user_core.errors import UserError
+from user_core.plan import NodeSpec
+
+PR_SET_PDEATHSIG = 1
+CUT_OFF_S = 10.0
+"""All processes are gone this long after the first Ctrl-C, the stubborn ones by SIGKILL."""
+STAGE_S = 4.0
+"""A process is given this long to end before the next one is asked to; all share CUT_OFF_S."""
+BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+"""Wait before each respawn; a process that stays up for HEALTHY_S starts over at the first."""
+HEALTHY_S = 20.0
+USER_ERROR = 2
+"""Exit code of a process that said in one sentence why it cannot go on."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Process:
+    """One supervised process.
+
+    Attributes:
+        name: prefix of its lines; its log is <logs>/<name with _ for />.log.
+        command: argument vector.
+        env: added to the environment.
+        respawn: start it again when it dies, but not after exit code 2.
+        required: when it is gone for good, everything ends.
+        leads: its end, with any code, is the end of everything, and its lines have no prefix.
+    """
+
+    name: str
+    command: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    respawn: bool = False
+    required: bool = True
+    leads: bool = False
+
+    child: subprocess.Popen[bytes] | None = None
+    log: IO[bytes] | None = None
+    rest: bytes = b''
+    said: str = ''
+    deaths: int = 0
+    born: float = 0.0
+    due: float | None = None
+
+
+class Supervisor:
+    """Runs processes until the leading one ends, a required one is lost, or Ctrl-C."""
+
+    def __init__(
+        self, processes: Sequence[Process], logs: Path, out: TextIO | None = None
+    ) -> None:
+        self.processes, self.logs, self.out = list(processes), logs, out or sys.stdout
+        self._selector = selectors.DefaultSelector()
+        self._code: int | None = None
+        self._signals = 0
+        self._quiet = False
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._reader.setblocking(False)
+        self._old = {
+            number: signal.signal(number, self._count)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        self._old_fd = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self._selector.register(self._reader, selectors.EVENT_READ)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        signal.set_wakeup_fd(self._old_fd)
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        for end in (self._selector, self._reader, self._writer):
+            end.close()
+
+    def run(self) -> int:
+        """Starts everything, returns the exit code when everything has ended.
+
+        The leading process's code; 130 after Ctrl-C; 2 or 1 when a required process was lost.
+        """
+        with self:
+            for process in self.processes:
+                self._start(process)
+            while self._code is None:
+                self._turn(self._next_due())
+            self._end()
+            return self._code
+
+    def _count(self, number: int, _: object) -> None:
+        self._signals += 1
+        if self._code is None:
+            self._code = 128 + number
+
+    def _start(self, process: Process) -> None:
+        process.born, process.due = time.monotonic(), None
+        if process.log is None:
+            process.log = (self.logs / f'{process.name.replace("/", "_")}.log').open('ab')
+        parent = os.getpid()
+
+        def bind() -> None:
+            # In the child, before exec: die with the supervisor, however that dies.
+            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != parent:
+                os._exit(1)
+
+        try:
+            process.child = subprocess.Popen(
+                process.command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=os.environ | dict(process.env),
+                process_group=0,
+                preexec_fn=bind,  # safe: this process has one thread
+            )
+        except OSError as error:
+            self._say(process, f'cannot be started: {error}')
+            self._lost(process, 1)
+            return
+        os.set_blocking(_pipe(process).fileno(), False)
+        self._selector.register(_pipe(process), selectors.EVENT_READ, process)
+
+    def _next_due(self) -> float:
+        dues = [p.due for p in self.processes if p.due is not None]
+        wait = min(dues) - time.monotonic() if dues else 0.5
+        return min(max(wait, 0.0), 0.5)
+
+    def _turn(self, timeout_s: float) -> None:
+        """Passes on lines, notices deaths, starts what is due again."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    self._reader.recv(64)
+            else:
+                self._read(key.data)
+        for process in self.processes:
+            if process.child is not None and process.child.poll() is not None:
+                self._reap(process)
+            if process.due is not None and process.due <= time.monotonic() and self._code is None:
+                self._start(process)
+
+    def _read(self, process: Process) -> bool:
+        """Takes what the process has written; False at the end of its output."""
+        out = _pipe(process)
+        try:
+            data = os.read(out.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._selector.unregister(out)
+            return False
+        assert process.log is not None
+        process.log.write(data)
+        process.log.flush()
+        *lines, process.rest = (process.rest + data).split(b'\n')
+        for line in lines:
+            self._say(process, line.decode(errors='replace').rstrip())
+        return True
+
+    def _reap(self, process: Process) -> None:
+        """Notes the end of a process: output, children it left, what follows from it."""
+        child, out = process.child, _pipe(process)
+        assert child is not None
+        if out.fileno() in {key.fd for key in self._selector.get_map().values()}:
+            while self._read(process):
+                pass
+        if process.rest:
+            self._say(process, process.rest.decode(errors='replace'))
+            process.rest = b''
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(out)
+        out.close()
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        process.child = None
+        if self._code is None:
+            self._lost(process, child.returncode)
+
+    def _lost(self, process: Process, code: int) -> None:
+        if process.leads:
+            self._code, self._quiet = (code if code >= 0 else 128 - code), code == 0
+            return
+        how = f'exit code {code}' if code >= 0 else f'signal {signal.Signals(-code).name}'
+        if time.monotonic() - process.born > HEALTHY_S:
+            process.deaths = 0
+        again = process.respawn and code != USER_ERROR and process.deaths < len(BACK_OFF_S)
+        if again:
+            process.due = time.monotonic() + BACK_OFF_S[process.deaths]
+            process.deaths += 1
+            self._say(process, f'ended ({how}), is started again')
+        elif process.required:
+            self._code = code if code in (1, USER_ERROR) else 1
+            self._say(process, f'ended ({how}), so the run ends: {process.said}')
+        else:
+            self._say(process, f'ended ({how})')
+
+    def _end(self) -> None:
+        """Interrupts all, last started first, each after the one before; kills what remains."""
+        asked, cut = self._signals, time.monotonic() + CUT_OFF_S
+        for process in reversed(self.processes):
+            if process.child is None:
+                continue
+            with suppress(ProcessLookupError):
+                os.killpg(process.child.pid, signal.SIGINT)
+            stage = time.monotonic() + STAGE_S
+            while process.child is not None and time.monotonic() < min(stage, cut):
+                self._turn(0.05)
+                if self._signals > max(asked, 1):
+                    break
+            if self._signals > max(asked, 1):
+                break
+        else:
+            while any(p.child for p in self.processes) and time.monotonic() < cut:
+                self._turn(0.05)
+                if self._signals > max(asked, 1):
+                    break
+        self._kill()
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.child is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.child.pid, signal.SIGKILL)
+                process.child.wait()
+                self._say(process, 'did not end in time and was killed')
+                self._reap(process)
+            if process.log is not None:
+                process.log.close()
+                process.log = None
+
+    def _say(self, process: Process, line: str) -> None:
+        """One line to the terminal; after a run's good end only warnings are left to say."""
+        if line.strip():
+            process.said = line
+        if self._quiet and not process.leads and not line.startswith(('WARN', 'ERROR', 'FATAL')):
+            return
+        with suppress(BrokenPipeError):
+            print(line if process.leads else f'{process.name} | {line}', file=self.out, flush=True)
+
+
+def _pipe(process: Process) -> IO[bytes]:
+    assert process.child is not None
+    assert process.child.stdout is not None
+    return process.child.stdout
+
+
+def find_executable(package: str, executable: str) -> Path:
+    """<prefix>/lib/<package>/<executable> in the first ament prefix that has it.
+
+    Raises:
+        UserError: none has it.
+    """
+    prefixes = [p for p in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if p]
+    for prefix in prefixes:
+        path = Path(prefix) / 'lib' / package / executable
+        if os.access(path, os.X_OK):
+            return path
+    raise UserError(
+        f'The executable {executable} of {package} is not installed',
+        'no folder of AMENT_PREFIX_PATH holds it' if prefixes else 'AMENT_PREFIX_PATH is empty',
+        'Run `make build`',
+    )
+
+
+def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) -> list[Process]:
+    """The plan's nodes as processes; writes their parameter files into the run's folder.
+
+    Raises:
+        UserError: an executable is missing.
+    """
+    place = folder / 'params'
+    place.mkdir(parents=True, exist_ok=True)
+    values = {'config': config, 'run': run, 'run_folder': str(folder)}
+    lines = [f'    {key}: {json.dumps(value)}\n' for key, value in values.items()]
+    result = []
+    for node in nodes:
+        name = node.path.strip('/')
+        file = place / f'{name.replace("/", "_")}.yaml'
+        file.write_text(f'{node.path}:\n  ros__parameters:\n{"".join(lines)}')
+        command = [
+            *(('nice', '-n', str(node.nice)) if node.nice else ()),
+            str(find_executable(node.package, node.executable)),
+            *('--ros-args', '-r', f'__node:={node.name}', '-r', f'__ns:={node.namespace}'),
+            *('--params-file', str(file)),
+        ]
+        leads = node.executable == 'run'
+        env = {
+            'RCUTILS_LOGGING_USE_STDOUT': '1',
+            'RCUTILS_CONSOLE_OUTPUT_FORMAT': '{message}' if leads else '{severity} {message}',
+            'PYTHONUNBUFFERED': '1',
+            'ROS_LOG_DIR': str(folder / 'logs' / 'ros'),
+            **node.env,
+        }
+        result.append(Process(name, command, env, node.respawn, node.required, leads))
+    return result

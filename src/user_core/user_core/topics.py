@@ -1,0 +1,162 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every topic, action and service: name, type, quality of service and the reason for it.
+
+A cell's names live below its namespace, `/arm0/observation`; learning's below `/learning`. Both
+ends of a topic take their profile from here, so they always match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rclpy.qos import (
+    DurabilityPolicy,
+    HistoryPolicy,
+    LivelinessPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+)
+from rosgraph_msgs.msg import Clock
+from sensor_msgs.msg import JointState
+from std_srvs.srv import Trigger
+from user_msgs.action import MoveGripper, MoveTo, RunEpisode
+from user_msgs.msg import (
+    Ack,
+    Action,
+    Label,
+    Metrics,
+    Observation,
+    RobotState,
+    RunConfig,
+    Target,
+    Transition,
+    Weights,
+)
+from user_msgs.srv import FetchWeights
+
+Scope = Literal['cell', 'learning', 'run']
+
+
+@dataclass(frozen=True)
+class Topic:
+    """One row of the table; `depth` is the publisher's, `reader_depth` each subscription's."""
+
+    name: str
+    type: type
+    scope: Scope
+    depth: int
+    reader_depth: int
+    reason: str
+    latched: bool = False
+
+    @property
+    def writer(self) -> QoSProfile:
+        """Profile of a publisher."""
+        return self._profile(self.depth)
+
+    @property
+    def reader(self) -> QoSProfile:
+        """Profile of a subscription."""
+        return self._profile(self.reader_depth)
+
+    def _profile(self, depth: int) -> QoSProfile:
+        durability = (
+            DurabilityPolicy.TRANSIENT_LOCAL if self.latched else DurabilityPolicy.VOLATILE
+        )
+        return QoSProfile(
+            history=HistoryPolicy.KEEP_LAST,
+            depth=depth,
+            reliability=ReliabilityPolicy.RELIABLE,
+            durability=durability,
+            liveliness=LivelinessPolicy.AUTOMATIC,
+        )
+
+
+# Publishers are reliable: a best-effort reader still matches them, a best-effort publisher would
+# be silent to a reliable reader.
+TOPICS = {
+    topic.name: topic
+    for topic in (
+        Topic(
+            'observation', Observation, 'cell', 1, 1, 'only the newest instant is worth acting on'
+        ),
+        Topic('action', Action, 'cell', 1, 4, 'policy and expert may both write; latest wins'),
+        Topic('target', Target, 'cell', 1, 1, 'an overtaken command must not be played back'),
+        Topic(
+            'robot_state',
+            RobotState,
+            'cell',
+            1,
+            4,
+            'the newest sample counts, but the one that closes a lockstep period must not be lost',
+        ),
+        Topic(
+            'transition',
+            Transition,
+            'cell',
+            16,
+            16,
+            'nothing is lost: 16 rows in flight, the spool resends what is not acknowledged',
+        ),
+        Topic('joint_states', JointState, 'cell', 1, 5, 'for viewers; the newest posture'),
+        Topic('clock', Clock, 'cell', 1, 1, 'time of the simulated cell; only now counts'),
+        Topic(
+            'ack', Ack, 'learning', 16, 16, 'cumulative, of several cells; a lost one is repeated'
+        ),
+        Topic(
+            'weights',
+            Weights,
+            'learning',
+            1,
+            8,
+            'a late policy needs the newest version; one publisher for each named policy',
+            latched=True,
+        ),
+        Topic('label', Label, 'learning', 16, 64, 'late judgements, in bursts'),
+        Topic(
+            'metrics', Metrics, 'run', 4, 32, 'numbers of every node; a burst of all nodes fits'
+        ),
+        Topic(
+            'run_config',
+            RunConfig,
+            'run',
+            1,
+            1,
+            'a late node must learn which configuration it has to agree with',
+            latched=True,
+        ),
+    )
+}
+
+ACTIONS: dict[str, tuple[Scope, Any]] = {
+    'run_episode': ('cell', RunEpisode),
+    'move_to': ('cell', MoveTo),
+    'move_gripper': ('cell', MoveGripper),
+}
+"""Actions (rclpy's own profiles)."""
+
+SERVICES: dict[str, tuple[Scope, Any]] = {
+    'recover': ('cell', Trigger),
+    'stop': ('cell', Trigger),
+    'clear_stop': ('cell', Trigger),
+    'fetch_weights': ('learning', FetchWeights),
+    'snapshot': ('learning', Trigger),
+}
+"""Services (rclpy's own profile)."""
+
+
+def name(key: str, cell: str | None = None) -> str:
+    """Absolute name of a topic, action or service; `cell` is needed for those of a cell."""
+    scope = TOPICS[key].scope if key in TOPICS else (ACTIONS.get(key) or SERVICES[key])[0]
+    if scope == 'cell':
+        if not cell:
+            raise ValueError(f'{key} belongs to a cell: name one')
+        return f'/{cell}/{key}'
+    return f'/learning/{key}' if scope == 'learning' else f'/{key}'
+
+
+def interface(key: str) -> Any:
+    """Type of a topic, action or service."""
+    return TOPICS[key].type if key in TOPICS else (ACTIONS.get(key) or SERVICES[key])[1]
