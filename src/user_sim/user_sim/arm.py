@@ -1,0 +1,190 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated arm: physics, law, sensors and the errors a lab has, in this process.
+
+Not thread safe; one thread drives it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mujoco
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from user_core.config import SimArmConfig
+from user_core.errors import UserError
+from user_core.geometry import Pose
+from user_robot.arm import ArmState
+from user_sim.law import Gains, ImpedanceLaw
+from user_sim.scene import HOLE_XY_M, HOME_Q_RAD, RIM_Z_M, peg_scene
+
+STEP_S = 0.002
+
+
+class SimArm:
+    """An FR3 with a peg in its fingers over a block with a hole.
+
+    The fingers cannot open: `gripper_m` of a command is ignored, the state says the peg's width.
+    """
+
+    def __init__(self, config: SimArmConfig, period_s: float = 0.1) -> None:
+        self.config, self.period_s = config, period_s
+        c = config
+        self.model = mujoco.MjModel.from_xml_string(
+            peg_scene(
+                c.peg_half_width_m,
+                c.clearance_m,
+                c.contact_time_s,
+                c.contact_friction,
+                c.peg_edge_m,
+            )
+        )
+        self.model.opt.timestep = STEP_S
+        self.model.dof_frictionloss[:] = np.minimum(
+            self.model.dof_frictionloss, c.joint_friction_nm
+        )
+        self.data = mujoco.MjData(self.model)
+        self._site = self.model.site('tcp').id
+        self._peg = self.model.body('peg').id
+        self._peg_pos = self.model.body_pos[self._peg].copy()
+        gains = Gains(
+            stiffness=np.repeat([c.stiffness_n_m, c.stiffness_nm_rad], 3),
+            damping=np.repeat([c.damping_ns_m, c.damping_nms_rad], 3),
+            clip=np.array([c.clip_m] * 3 + [c.clip_tilt_rad] * 2 + [c.clip_yaw_rad]),
+            posture=c.posture_nm_rad,
+            rate_nm=c.max_delta_tau_nm * STEP_S * 1000,
+        )
+        self.law = ImpedanceLaw(self.model, self.data, self._site, np.array(HOME_Q_RAD), gains)
+        self._alpha = 1 - math.exp(-2 * math.pi * c.wrench_cutoff_hz * STEP_S)
+        self._wrench, self._raw, self._bias = np.zeros(6), np.zeros(6), np.zeros(6)
+        self._noise = np.zeros(6)
+        self._noise_scale = np.repeat([c.force_noise_n, c.torque_noise_nm], 3)
+        self._queue: list[tuple[int, Pose]] = []
+        self._steps = 0
+        self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
+        self._rng = np.random.default_rng(0)
+
+    @property
+    def raw_peak_n(self) -> float:
+        """Largest unfiltered contact force of the same span as the state's peak force."""
+        return self._raw_peak
+
+    def reset(self, pose: Pose, seed: int) -> None:
+        """Place the arm at rest and draw the errors nobody observes.
+
+        Same seed and same targets give the same states, bit for bit.
+
+        Raises:
+            UserError: the arm cannot reach the pose.
+        """
+        rng, c = np.random.default_rng(seed), self.config
+        mujoco.mj_resetData(self.model, self.data)
+        self._place_hole(rng)
+        self._place_peg(rng)
+        self._solve_ik(pose)
+        mujoco.mj_forward(self.model, self.data)
+        self._bias[:3] = rng.uniform(-c.force_bias_n, c.force_bias_n, 3)
+        self._bias[3:] = rng.uniform(-c.torque_bias_nm, c.torque_bias_nm, 3)
+        self._rng = rng
+        self._wrench[:] = 0.0
+        self._noise[:] = rng.normal(0.0, self._noise_scale)
+        self._queue.clear()
+        self._steps = 0
+        self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
+        self.law.restart()
+        self.law.aim(self._pose())
+
+    def state(self) -> ArmState:
+        """The present sample; the peak counts from the first advance after the last sample."""
+        self._peak_read = True
+        return ArmState(
+            pose=self._pose(),
+            twist=self.law.twist(),
+            wrench=self._wrench + self._bias + self._noise,
+            q=self.data.qpos.copy(),
+            dq=self.data.qvel.copy(),
+            tau=self.data.qfrc_applied.copy(),
+            gripper_m=2 * self.config.peg_half_width_m,
+            stamp_s=self._steps * STEP_S,
+            peak_force_n=self._peak,
+        )
+
+    def servo(self, target: Pose, gripper_m: float) -> None:
+        """Set the target; it counts `latency_s` later."""
+        del gripper_m
+        self._queue.append((self._steps + round(self.config.latency_s / STEP_S), target))
+
+    def hold(self) -> None:
+        """Stay here, at once; targets under way are dropped."""
+        self._queue.clear()
+        self.law.aim(self._pose())
+
+    def advance(self, seconds: float) -> None:
+        """Simulate; a multiple of 2 ms."""
+        if self._peak_read:
+            self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
+        law, model, data, raw, wrench = self.law, self.model, self.data, self._raw, self._wrench
+        alpha, peak, raw_peak = self._alpha, self._peak**2, self._raw_peak**2
+        for _ in range(round(seconds / STEP_S)):
+            while self._queue and self._queue[0][0] <= self._steps:
+                law.aim(self._queue.pop(0)[1])
+            law.step()
+            mujoco.mj_step(model, data)
+            self._steps += 1
+            if data.ncon:
+                law.wrench(raw)
+                raw_peak = max(raw_peak, raw[0] ** 2 + raw[1] ** 2 + raw[2] ** 2)
+                raw -= wrench
+                raw *= alpha
+                wrench += raw
+                peak = max(peak, wrench[0] ** 2 + wrench[1] ** 2 + wrench[2] ** 2)
+            else:
+                wrench *= 1 - alpha
+        self._peak, self._raw_peak = math.sqrt(peak), math.sqrt(raw_peak)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        self._noise[:] = self._rng.normal(0.0, self._noise_scale)
+
+    def _pose(self) -> Pose:
+        quat = np.zeros(4)
+        mujoco.mju_mat2Quat(quat, self.data.site_xmat[self._site])
+        return Pose(self.data.site_xpos[self._site].copy(), quat[[1, 2, 3, 0]])
+
+    def _place_hole(self, rng: np.random.Generator) -> None:
+        c = self.config
+        x, y = rng.uniform(-c.hole_error_m, c.hole_error_m, 2)
+        yaw = rng.uniform(-c.hole_error_rad, c.hole_error_rad)
+        self.data.mocap_pos[0] = HOLE_XY_M[0] + x, HOLE_XY_M[1] + y, RIM_Z_M
+        self.data.mocap_quat[0] = math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)
+
+    def _place_peg(self, rng: np.random.Generator) -> None:
+        """Parallel fingers centre the peg; it may have slid and turned in their plane."""
+        c = self.config
+        slide = rng.uniform(-c.grasp_error_m, c.grasp_error_m, 2)
+        turn = rng.uniform(-c.grasp_error_rad, c.grasp_error_rad)
+        self.model.body_pos[self._peg] = self._peg_pos + np.array([slide[0], 0.0, slide[1]])
+        quat = Rotation.from_rotvec((0.0, turn, 0.0)).as_quat()
+        self.model.body_quat[self._peg] = quat[[3, 0, 1, 2]]
+
+    def _solve_ik(self, pose: Pose) -> None:
+        """Damped least squares from home to 1e-9; the law's null space keeps near home too."""
+        model, data = self.model, self.data
+        data.qpos[:] = HOME_Q_RAD
+        goal, jac, error = pose.rotation, np.zeros((6, 7)), np.zeros(6)
+        for _ in range(50):
+            mujoco.mj_kinematics(model, data)
+            mujoco.mj_comPos(model, data)
+            error[:3] = pose.position - data.site_xpos[self._site]
+            now = Rotation.from_matrix(data.site_xmat[self._site].reshape(3, 3))
+            error[3:] = (goal * now.inv()).as_rotvec()
+            if np.abs(error).max() < 1e-9:
+                return
+            mujoco.mj_jacSite(model, data, jac[:3], jac[3:], self._site)
+            data.qpos[:] += jac.T @ np.linalg.solve(jac @ jac.T + 1e-9 * np.eye(6), error)
+        raise UserError(
+            'the simulated arm cannot start there',
+            f'no joint angles reach {np.round(pose.position, 3).tolist()} m',
+            'choose a start within the workspace of the task',
+        )
