@@ -1,0 +1,342 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""One episode of one cell, step by step. No ROS, no thread: calls in, calls of the outbox out.
+
+    sample ──► observation ──► answer ──► command ──► sample ──► next observation, then the row of the step
+
+Lockstep: the sample that answers a command closes its step. Realtime: `tick` closes it with the newest sample.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+import math
+import time
+from typing import Protocol
+
+import numpy as np
+
+from user_robot.action_space import DIMENSION
+from user_robot.latch import Mode as ArmMode
+from user_robot.row import (
+    NO_FLOATS,
+    Answer,
+    Choice,
+    Command,
+    Goal,
+    Mode,
+    Moment,
+    Observation,
+    Result,
+    Row,
+    Sample,
+    Source,
+)
+from user_robot.safety import REFUSED
+from user_robot.task import Boundary, Task
+
+ASK_AGAIN_S = 1.0
+"""An observation that nobody answered is sent again after this long (steady clock): the one who acts may be new."""
+PATIENCE_S = 8.0
+"""Nobody answered, or the arm sent nothing, for this long (steady clock): the episode is void."""
+REFUSALS = 3
+"""Unusable answers in a row that end an episode."""
+SCRIPTED = 'the demonstrator'
+
+
+class Outbox(Protocol):
+    """Where an episode's messages go. Called in the caller's thread, in the order of the data's path."""
+
+    def observation(self, observation: Observation) -> None:
+        """To whoever acts."""
+
+    def command(self, command: Command) -> None:
+        """To the arm."""
+
+    def row(self, row: Row) -> None:
+        """To replay."""
+
+
+class Episode:
+    """Runs one episode at a time.
+
+    Rows: n actions leave n rows and a closing row, which carries the boundary again and the last observation.
+    An abort before an action's outcome was measured leaves no row for that action, only the closing row.
+    A step in which no action arrived in time (realtime) keeps the target that was in force: its row says
+    what that was, how late the action is at least, and is not valid for learning.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        realtime: bool,
+        period_s: float,
+        out: Outbox,
+        steady: Callable[[], float] = time.monotonic,
+        system_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.task, self.realtime, self.period_s, self.out = task, realtime, period_s, out
+        self._steady, self._system_ns = steady, system_ns
+        self.counts: Counter[str] = Counter()
+        self.newest_version: dict[str, int] = {}
+        self.result: Result | None = None
+        self.running = False
+        self.step = 0
+
+    # ------------------------------------------------------------------ in
+
+    def begin(self, goal: Goal, episode: int, sample: Sample) -> None:
+        """Starts at a sample taken after the reset; `episode` has to be new."""
+        self.goal, self.id = goal, episode
+        self.result = Result(episode)
+        self.running, self.step = True, 0
+        self._queue: deque[Choice] = deque()
+        self._choice: Choice | None = None
+        self._refusals = 0
+        self._peak = 0.0
+        self._lags = 0.0
+        self._sample = sample
+        self._heard_s = self._progress_s = self._steady()
+        self._now = self._look(sample)
+        self._begun_s = sample.state.stamp_s
+        if not self._usable(self._now):
+            self.abort('the arm reports a state that is not finite', void=True)
+            return
+        self._ask()
+
+    def on_answer(self, answer: Answer) -> None:
+        """An action; whatever does not answer the present observation is dropped and counted."""
+        if not self.running or answer.episode != self.id:
+            self.counts['stray_actions'] += 1
+        elif answer.step != self.step or self._choice is not None:
+            self.counts['late_actions' if answer.step < self.step else 'stray_actions'] += 1
+        elif (answer.source == Source.POLICY) is (self.goal.mode is Mode.DEMO):
+            self.counts['stray_actions'] += 1
+        elif problem := self._problem(answer):
+            self._refuse(answer, problem)
+        else:
+            self._refusals = 0
+            self._queue = deque(Choice(answer, i) for i in range(len(answer.chunk)))
+            self._act()
+
+    def on_sample(self, sample: Sample) -> None:
+        """A sample of the arm; in lockstep the one that answers the present command closes the step."""
+        if not self.running:
+            return
+        self._sample, self._heard_s = sample, self._steady()
+        stopped = sample.mode in (ArmMode.FAULT, ArmMode.DISARMED)
+        if sample.episode != self.id:
+            self.abort('the arm does not know the episode: it was started anew', void=True)
+        elif self.realtime:
+            self._peak = max(self._peak, sample.state.peak_force_n)
+            if stopped:
+                self._close(sample)
+        elif sample.answers and sample.step == self.step and self._choice:
+            self._close(sample)
+        elif stopped:
+            self.abort(sample.reason, void=sample.mode is ArmMode.DISARMED)
+
+    def tick(self) -> None:
+        """Realtime: the control tick. Lockstep: call it now and then (>= 1 Hz), it only watches the clock."""
+        if not self.running:
+            return
+        now = self._steady()
+        if self._watch(now) or not self.realtime:
+            return
+        if self._choice is None and self.step == 0:
+            self._now = self._look(self._sample)
+            self._begun_s = self._now.sample.state.stamp_s
+            self._ask()
+        else:
+            self._close(self._sample)
+
+    def abort(self, reason: str, void: bool) -> None:
+        """Ends the episode without another measurement; `void`: it says nothing about the policy."""
+        if self.running:
+            self._finish(Boundary.ABORT, reason, void)
+
+    def look(self) -> tuple[float, float]:
+        """Distance to the goal in m and contact force in N, now."""
+        state = self._sample.state
+        return self.task.distance(state), float(np.linalg.norm(state.wrench[:3]))
+
+    def waits_for_weights(self) -> bool:
+        """True while a policy of which no version was announced has not acted yet."""
+        silent = self.step == 0 and self._choice is None and self.goal.mode is not Mode.DEMO
+        return silent and not self.newest_version.get(self.goal.policy)
+
+    # ------------------------------------------------------------------ the step
+
+    def _look(self, sample: Sample) -> Moment:
+        return Moment(sample, self.task.observe(sample.state), self._system_ns(), self._steady())
+
+    def _ask(self) -> None:
+        self._asked_s = self._steady()
+        goal, now = self.goal, self._now
+        self.out.observation(
+            Observation(
+                self.id, self.step, goal.mode, goal.policy, goal.version, now.state,
+                now.sample.state.stamp_s,
+            )
+        )  # fmt: skip
+
+    def _act(self) -> None:
+        """Sends the next action of the chunk to the arm, inside the policy's range."""
+        choice = self._choice = self._queue.popleft()
+        self._progress_s = self._steady()
+        action = np.clip(choice.action, -1.0, 1.0)
+        if not np.array_equal(action, choice.action):
+            self.counts['out_of_range_actions'] += 1
+        target = self.task.actions.to_target(action, self._now.sample.state.pose)
+        self.out.command(Command(self.id, self.step, target, choice.gripper_m))
+
+    def _close(self, sample: Sample) -> None:
+        """The step's outcome is there: judge it, ask for the next action, then hand out the row."""
+        before, choice = self._now, self._choice
+        after = self._look(sample)
+        if not self._usable(after):  # kept nowhere: the closing row is the last good observation's
+            self.abort('the arm reports a state that is not finite', void=True)
+            return
+        peak = max(self._peak, sample.state.peak_force_n)
+        self._peak = 0.0
+        outcome = replace(sample.state, peak_force_n=peak)
+        reward, terminated, boundary = self.task.judge(
+            before.sample.state, outcome, self.step + 1
+        )
+        reason = ''
+        if sample.mode in (ArmMode.FAULT, ArmMode.DISARMED):
+            reward, terminated, boundary, reason = 0.0, False, Boundary.ABORT, sample.reason
+        row = self._row(before, choice, sample, reward, terminated, boundary, peak, after.at_s)
+        self._count(row, after)
+        self._now, self._choice = after, None
+        self.step += 1
+        if boundary is Boundary.NONE:
+            if self._queue and choice is not None:
+                self._act()
+            else:
+                self._queue.clear()
+                self._ask()
+            self.out.row(row)
+        else:
+            self.out.row(row)
+            self._finish(boundary, reason, void=sample.mode is ArmMode.DISARMED)
+
+    def _row(
+        self,
+        before: Moment,
+        choice: Choice | None,
+        sample: Sample,
+        reward: float,
+        terminated: bool,
+        boundary: Boundary,
+        peak: float,
+        now: float,
+    ) -> Row:
+        """`executed_action` is the inverse of what the arm applied, whoever asked for it."""
+        executed = self.task.actions.from_target(sample.applied, before.sample.state.pose)
+        applied = (sample.episode, sample.step) == (self.id, self.step)
+        answer = choice.answer if choice else None
+        return Row(
+            self.id,
+            self.step,
+            self.goal.mode,
+            before.sample.state.stamp_s,
+            before.arrived_ns,
+            before.state,
+            policy=answer.policy if answer else '',
+            policy_version=answer.version if answer else 0,
+            source=answer.source if answer else Source.POLICY,
+            policy_action=choice.action if choice else NO_FLOATS,
+            executed_action=executed.astype(np.float32),
+            horizon=len(answer.chunk) if answer else 0,
+            chunk_index=choice.index if choice else 0,
+            gripper_m=choice.gripper_m if choice else math.nan,
+            reward=reward,
+            terminated=terminated,
+            truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
+            boundary=boundary,
+            valid=choice is not None and applied and not sample.limited & REFUSED,
+            lateness_s=0.0 if choice else max(0.0, now - before.at_s),
+            peak_force_n=peak,
+            limited=sample.limited,
+        )
+
+    def _finish(self, boundary: Boundary, reason: str, void: bool) -> None:
+        result, now = self.result, self._now
+        assert result is not None
+        self.running = False
+        self._queue.clear()
+        if self._usable(now):
+            self.out.row(
+                Row(
+                    self.id, self.step, self.goal.mode, now.sample.state.stamp_s, now.arrived_ns, now.state,
+                    terminated=boundary in (Boundary.SUCCESS, Boundary.FAILURE),
+                    truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
+                    boundary=boundary,
+                    closing=True,
+                )
+            )  # fmt: skip
+        result.boundary, result.reason, result.void = boundary, reason, void
+        result.length = self.step
+        result.policy_lag = self._lags / self.step if self.step else 0.0
+        result.duration_s = now.sample.state.stamp_s - self._begun_s
+
+    # ------------------------------------------------------------------ checks and counts
+
+    def _usable(self, moment: Moment) -> bool:
+        return bool(np.isfinite(moment.state).all()) and moment.sample.state.pose.isfinite()
+
+    def _problem(self, answer: Answer) -> str:
+        """Why an answer cannot be used, or ''."""
+        chunk = answer.chunk
+        if chunk.ndim != 2 or not chunk.size or chunk.shape[1] != DIMENSION:
+            return f'sent an action of shape {chunk.shape} where (horizon, {DIMENSION}) is needed'
+        if not np.isfinite(chunk).all():
+            return 'sent an action that is not finite'
+        asked = self.goal
+        if answer.source == Source.POLICY and asked.policy and answer.policy != asked.policy:
+            return f'answered for policy {asked.policy!r}'
+        if answer.source == Source.POLICY and asked.version and answer.version != asked.version:
+            return f'answered with version {answer.version} where {asked.version} was asked for'
+        return ''
+
+    def _refuse(self, answer: Answer, problem: str) -> None:
+        """No motion for an unusable answer; the question is asked again, a few times."""
+        self.counts['refused_actions'] += 1
+        self._refusals += 1
+        if self._refusals >= REFUSALS:
+            who = f'policy {answer.policy!r}' if answer.policy else SCRIPTED
+            self.abort(f'{who} (version {answer.version}) {problem}', void=True)
+        elif not self.realtime:
+            self._ask()
+
+    def _watch(self, now: float) -> bool:
+        """Asks again or gives up when a message does not come; True when the episode ended."""
+        who = SCRIPTED if self.goal.mode is Mode.DEMO else f'policy {self.goal.policy!r}'
+        if self.realtime and now - self._heard_s > 5 * self.period_s:
+            self.abort(f'the arm sent no state for {now - self._heard_s:.1f} s', void=True)
+        elif not self.realtime and self._choice and now - self._progress_s > PATIENCE_S:
+            self.abort(f'the arm did not answer for {now - self._progress_s:.1f} s', void=True)
+        elif self._choice is None and now - self._progress_s > PATIENCE_S:
+            self.abort(f'{who} did not answer for {now - self._progress_s:.1f} s', void=True)
+        elif not self.realtime and self._choice is None and now - self._asked_s > ASK_AGAIN_S:
+            self._ask()
+        return not self.running
+
+    def _count(self, row: Row, after: Moment) -> None:
+        result = self.result
+        assert result is not None
+        result.episode_return += row.reward
+        result.peak_force_n = max(result.peak_force_n, row.peak_force_n)
+        result.distance_m = min(result.distance_m, self.task.distance(after.sample.state))
+        result.period_s.append(after.at_s - self._now.at_s)
+        if self._choice is None:
+            result.late_steps += 1
+            return
+        version = row.policy_version
+        result.first_version = min(result.first_version or version, version)
+        result.last_version = max(result.last_version, version)
+        newest = self.newest_version.get(row.policy, version)
+        self._lags += max(0, newest - version)

@@ -1,0 +1,84 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""A reset motion: straight lines through waypoints at limited speed, in Cartesian space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from user_core.geometry import Pose, angle
+
+LEASH_M = 0.03
+"""The moving target waits when the arm is this far behind it."""
+NEAR_M, NEAR_RAD = 0.004, 0.06
+"""The goal is reached within this."""
+SETTLE_S = 1.0
+"""At the end of the way the arm gets this long to come near the goal."""
+
+
+class Motion:
+    """A target that moves from waypoint to waypoint, in an arm's base frame.
+
+    Args:
+        begin: where the arm is.
+        waypoints: the last one is the goal; at least one.
+        speed_m_s: along each line.
+        speed_rad_s: of the turn that goes with it, the short way round.
+    """
+
+    def __init__(
+        self, begin: Pose, waypoints: Sequence[Pose], speed_m_s: float, speed_rad_s: float
+    ) -> None:
+        self.goal = waypoints[-1]
+        self._speed_m_s, self._speed_rad_s = speed_m_s, speed_rad_s
+        self._left = list(waypoints)
+        self._target = begin
+        self._settling_s = 0.0
+        self._waited_s = 0.0
+
+    def target(self, seconds: float, measured: Pose) -> Pose:
+        """The target after these seconds more, while the arm is at `measured`."""
+        if not self._left:
+            self._settling_s += seconds
+            return self._target
+        if np.linalg.norm(self._target.position - measured.position) > LEASH_M:
+            self._waited_s += seconds
+            return self._target
+        here, there = self._target, self._left[0]
+        way = there.position - here.position
+        turn = (there.rotation * here.rotation.inv()).as_rotvec()
+        needed_s = max(
+            float(np.linalg.norm(way)) / self._speed_m_s,
+            float(np.linalg.norm(turn)) / self._speed_rad_s,
+        )
+        if needed_s <= seconds:
+            self._target = self._left.pop(0)
+        else:
+            share = seconds / needed_s
+            turned = Rotation.from_rotvec(share * turn) * here.rotation
+            self._target = Pose(here.position + share * way, turned.as_quat())
+        return self._target
+
+    def remaining_m(self, measured: Pose) -> float:
+        """Distance to the goal along the way."""
+        stops = [measured, *(self._left or [self.goal])]
+        return sum(
+            float(np.linalg.norm(b.position - a.position))
+            for a, b in zip(stops, stops[1:], strict=False)
+        )
+
+    def done(self, measured: Pose) -> bool:
+        """True when the goal is reached, or the arm had its time to."""
+        return not self._left and (self.near(measured) or self._settling_s > SETTLE_S)
+
+    def stuck(self) -> bool:
+        """True when something keeps the arm from following."""
+        return self._waited_s > 3.0
+
+    def near(self, measured: Pose) -> bool:
+        """Whether the arm is at the goal."""
+        off = float(np.linalg.norm(measured.position - self.goal.position))
+        return off <= NEAR_M and angle(measured, self.goal) <= NEAR_RAD

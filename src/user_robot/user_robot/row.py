@@ -1,0 +1,180 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""What passes through an episode: a sample in, an observation out, an answer in, a command and a row out.
+
+Plain counterparts of RobotState, Observation, Action, Target, Transition and RunEpisode (msg/, action/
+hold the units), without run and cell, which the node shell knows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from user_core.geometry import Pose
+from user_robot.arm import ArmState
+from user_robot.latch import Mode as ArmMode
+from user_robot.task import Boundary, State
+
+Floats = NDArray[np.float32]
+NO_FLOATS: Floats = np.zeros(0, np.float32)
+
+
+class Mode(IntEnum):
+    """Observation.MODE_*: who acts, and how."""
+
+    TRAIN = 0
+    EVAL = 1
+    EVAL_SAMPLED = 2
+    DEMO = 3
+
+
+class Source(IntEnum):
+    """Action.SOURCE_*: who acted."""
+
+    POLICY = 0
+    HUMAN = 1
+    SCRIPT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One episode as it is asked for."""
+
+    mode: Mode
+    policy: str
+    version: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample of the arm and what the arm made of the last command."""
+
+    episode: int
+    step: int
+    answers: bool
+    state: ArmState
+    applied: Pose
+    limited: int
+    mode: ArmMode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A question to whoever acts."""
+
+    episode: int
+    step: int
+    mode: Mode
+    policy: str
+    version: int
+    state: State
+    stamp_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one observation: a chunk (horizon, 6) in the policy's units."""
+
+    episode: int
+    step: int
+    source: int
+    policy: str
+    version: int
+    chunk: Floats
+    gripper: Floats = field(default_factory=lambda: NO_FLOATS)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A target (base frame) for the arm; a NaN gripper stays as it is."""
+
+    episode: int
+    step: int
+    pose: Pose
+    gripper_m: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was seen at the start of a step."""
+
+    sample: Sample
+    state: State
+    arrived_ns: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The action of a step: one row of an answer's chunk."""
+
+    answer: Answer
+    index: int
+
+    @property
+    def action(self) -> Floats:
+        """(6,) in the policy's units."""
+        return self.answer.chunk[self.index]
+
+    @property
+    def gripper_m(self) -> float:
+        """Wanted width, NaN: leave it."""
+        gripper = self.answer.gripper
+        return float(gripper[self.index]) if self.index < gripper.size else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One step, or the closing row of an episode."""
+
+    episode: int
+    step: int
+    mode: Mode
+    captured_s: float
+    arrived_ns: int
+    state: State
+    policy: str = ''
+    policy_version: int = 0
+    source: int = Source.POLICY
+    policy_action: Floats = field(default_factory=lambda: NO_FLOATS)
+    executed_action: Floats = field(default_factory=lambda: NO_FLOATS)
+    horizon: int = 0
+    chunk_index: int = 0
+    gripper_m: float = math.nan
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    boundary: Boundary = Boundary.NONE
+    closing: bool = False
+    valid: bool = False
+    lateness_s: float = 0.0
+    peak_force_n: float = 0.0
+    limited: int = 0
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of an episode."""
+
+    episode: int
+    reason: str = ''
+    void: bool = False
+    boundary: Boundary = Boundary.NONE
+    episode_return: float = 0.0
+    length: int = 0
+    interventions: int = 0
+    first_version: int = 0
+    last_version: int = 0
+    peak_force_n: float = 0.0
+    distance_m: float = float('inf')
+    policy_lag: float = 0.0
+    duration_s: float = 0.0
+    late_steps: int = 0
+    period_s: list[float] = field(default_factory=list)

@@ -1,0 +1,145 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The arm under its limits: commands, stops and reset motions of the simulated arm."""
+
+import math
+
+import numpy as np
+import pytest
+from rig import Cell
+
+from user_core.geometry import Pose, angle, from_relative, relative
+from user_robot.latch import Mode
+from user_robot.row import Command
+from user_robot.safety import REFUSED
+
+
+def command(cell, step, pose=None, episode=None):
+    """A command towards a pose, else to stay."""
+    here = cell.drive.sample().state.pose
+    return Command(cell.number if episode is None else episode, step, pose or here, math.nan)
+
+
+def ahead(cell, metres):
+    """The present pose moved along x of the base."""
+    here = cell.drive.sample().state.pose
+    return Pose(here.position + [metres, 0, 0], here.quaternion)
+
+
+def test_a_command_is_answered_with_its_identity_and_the_applied_target():
+    cell = Cell()
+    cell.reset()
+    sample = cell.drive.step(command(cell, 0, ahead(cell, 1.0)))
+    assert (sample.episode, sample.step, sample.answers) == (1, 0, True)
+    assert sample.mode is Mode.ACTIVE
+    assert sample.limited
+    start = cell.task.start(0)
+    assert np.linalg.norm(sample.applied.position - start.position) <= cell.drive.limits.max_step_m + 1e-6
+
+
+@pytest.mark.parametrize('case', ['repeated', 'older', 'other episode', 'not finite'])
+def test_a_command_that_is_stale_or_not_finite_changes_nothing(case):
+    cell = Cell()
+    cell.reset()
+    applied = cell.drive.step(command(cell, 5)).applied
+    wrong = {
+        'repeated': command(cell, 5, ahead(cell, 0.01)),
+        'older': command(cell, 4, ahead(cell, 0.01)),
+        'other episode': command(cell, 6, ahead(cell, 0.01), episode=77),
+        'not finite': command(cell, 6, ahead(cell, math.nan)),
+    }[case]
+    assert not cell.drive.command(wrong)
+    sample = cell.drive.sample()
+    assert sample.limited & REFUSED
+    assert np.linalg.norm(sample.applied.position - applied.position) < 0.002
+
+
+def test_a_stopped_arm_ignores_commands_and_resets_until_the_stop_is_cleared():
+    cell = Cell()
+    cell.reset()
+    cell.drive.step(command(cell, 0))
+    cell.drive.stop('the button')
+    before = cell.drive.sample().state.pose.position
+    sample = cell.drive.step(command(cell, 1, ahead(cell, 0.02)))
+    assert sample.mode is Mode.DISARMED
+    assert sample.reason == 'the button'
+    np.testing.assert_array_equal(sample.state.pose.position, before)
+    ends = []
+    cell.drive.move([cell.task.start(1)], 0.1, 1.0, 2, 1, True, ends.append)
+    assert ends == ['the button']
+    assert not cell.drive.recover()[0]
+    cell.drive.clear_stop()
+    cell.reset(1)
+    assert cell.drive.sample().mode is Mode.READY
+
+
+def test_a_stop_ends_a_running_reset_motion():
+    cell = Cell()
+    cell.reset()
+    ends = []
+    cell.drive.move([cell.task.start(1)], 0.1, 1.0, 2, 1, False, ends.append)
+    cell.drive.advance(0.02)
+    cell.drive.stop('the button')
+    assert ends == ['the button']
+    assert cell.drive.motion is None
+
+
+def test_a_reset_out_of_the_hole_lifts_the_peg_by_the_law_and_ends_exactly_at_the_start():
+    cell = Cell()
+    cell.reset()
+    inserted = from_relative(cell.task.frame, np.array([0.0, 0.0, -0.005]), np.zeros(3))
+    cell.drive.arm.reset(inserted, 0)
+    start, ends, heights = cell.task.start(9), [], []
+    here = cell.drive.arm.state().pose
+    cell.drive.move(cell.task.reset_path(here, start), 0.25, 1.0, 2, 9, True, ends.append)
+    while not ends:
+        pose = cell.drive.advance(0.02).state.pose
+        heights.append(relative(cell.task.frame, pose)[0])
+    path = np.array(heights[:-1])
+    assert ends == ['']
+    assert len(path) > 10
+    assert path[-1][2] < -0.09
+    assert np.abs(path[:, :2]).max() < 0.004
+    sample = cell.drive.sample()
+    np.testing.assert_allclose(sample.state.pose.position, start.position, atol=1e-8)
+    assert angle(sample.state.pose, start) < 1e-6
+    assert (sample.episode, sample.step, sample.answers, sample.mode) == (2, 0, False, Mode.READY)
+    assert max(cell.drive.errors()) < 1e-6
+
+
+def test_a_realtime_reset_travels_the_whole_way_at_limited_speed():
+    cell = Cell()
+    cell.reset(0)
+    start, ends, positions = cell.task.start(4), [], []
+    cell.drive.move(cell.task.reset_path(cell.task.start(0), start), 0.1, 0.6, 2, 4, False, ends.append)
+    while not ends:
+        cell.clock.now += 0.01
+        positions.append(cell.drive.advance(0.01).state.pose.position)
+    travelled = np.linalg.norm(np.diff(np.array(positions[:-1]), axis=0), axis=1)
+    assert ends == ['']
+    assert travelled.max() < 0.002
+    assert np.linalg.norm(positions[-2] - start.position) < 0.01
+
+
+def test_the_clock_of_a_cell_never_goes_back_not_even_at_a_reset():
+    cell, stamps = Cell(), []
+    for seed in range(3):
+        cell.reset(seed)
+        for step in range(3):
+            stamps.append(cell.drive.step(command(cell, step)).state.stamp_s)
+    assert stamps == sorted(stamps)
+    assert len(set(stamps)) == 9
+
+
+def test_an_arm_that_is_held_fast_gives_up_its_reset_with_the_reason():
+    cell = Cell()
+    cell.reset()
+    away = from_relative(cell.task.frame, np.array([0.0, 0.0, 0.3]), np.zeros(3))
+    ends = []
+    cell.drive.move([away], 0.2, 1.0, 2, 0, False, ends.append)
+    for _ in range(1000):
+        if ends:
+            break
+        cell.drive.advance(0.02)
+    assert len(ends) == 1
+    assert 'cannot follow' in ends[0]
