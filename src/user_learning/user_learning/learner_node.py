@@ -1,0 +1,130 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The learner's node: the training loop in a thread of its own, services and numbers in the executor's."""
+
+from __future__ import annotations
+
+from functools import partial
+import threading
+
+from rclpy.publisher import Publisher as RosPublisher
+from std_srvs.srv import Trigger
+import torch
+from torch.utils.tensorboard import SummaryWriter
+from user_msgs.srv import FetchWeights
+
+from user_core import topics
+from user_core.config import weights_hash
+from user_core.errors import UserError
+from user_core.node import Shell, run_node
+from user_learning.learner import Learner
+from user_learning.row_message import weights_msg
+from user_learning.spec import spec_of
+from user_learning.weights import Publisher, Version, byte_range, shared_folder
+
+MAX_RANGE = 256 << 10
+"""Largest byte range of one answer: a message stays far below what DDS fragments badly."""
+
+
+class LearnerNode:
+    """Thin shell of `Learner`."""
+
+    def __init__(self, shell: Shell) -> None:
+        self.shell, config = shell, shell.config
+        torch.set_num_threads(config.learner.threads)
+        if config.learner.device == 'cuda' and not torch.cuda.is_available():
+            raise UserError(
+                'learner.device is cuda', 'PyTorch sees no GPU here', 'set learner.device=cpu'
+            )
+        self.announcers: dict[str, RosPublisher] = {}
+        self.curves = SummaryWriter(str(shell.folder / 'tensorboard' / 'learner'), flush_secs=10)
+        self.publisher = Publisher(
+            shared_folder(shell.run, shell.folder),
+            shell.folder / 'learner' / 'versions.json',
+            weights_hash(config),
+        )
+        self.learner = Learner(
+            config,
+            spec_of(config),
+            shell.folder,
+            self.publisher,
+            lambda version: shell.call_soon(partial(self.announce, version)),
+            self.curves.add_scalar,
+        )
+        self.last = ''
+        name, kind = topics.name('snapshot'), topics.interface('snapshot')
+        shell.create_service(kind, name, self.on_snapshot)
+        shell.create_service(
+            topics.interface('fetch_weights'), topics.name('fetch_weights'), self.on_fetch
+        )
+        shell.create_timer(0.5, self.tell)
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.train, name='learner', daemon=True)
+        self.thread.start()
+
+    def train(self) -> None:
+        """The learner's thread; a fault in it ends the node."""
+        try:
+            self.learner.run(self.stop)
+        except BaseException as error:
+            self.shell.call_soon(partial(_raise, error))
+
+    def announce(self, version: Version) -> None:
+        """One latched publisher a policy, so that a late node gets the newest of each."""
+        if version.policy not in self.announcers:
+            self.announcers[version.policy] = self.shell.create_pub('weights')
+        self.announcers[version.policy].publish(weights_msg(self.shell.run, version))
+
+    def on_snapshot(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """Checkpoint now; answers when it is on disk."""
+        path = self.learner.snapshot(timeout_s=10.0)
+        response.success = path is not None
+        response.message = str(path or self.learner.reason or 'the learner is busy')
+        return response
+
+    def on_fetch(
+        self, request: FetchWeights.Request, response: FetchWeights.Response
+    ) -> FetchWeights.Response:
+        """A byte range of a version, for policies on other machines."""
+        version = self.publisher.find(request.policy, request.version)
+        try:
+            data = byte_range(version, request.offset, min(request.length, MAX_RANGE))
+        except UserError as error:
+            response.error = str(error)
+            return response
+        assert version is not None
+        response.version, response.size, response.sha256 = (
+            version.version,
+            version.size,
+            version.sha256,
+        )
+        response.data = data
+        return response
+
+    def tell(self) -> None:
+        """The learner's newest numbers; a change of state is logged once."""
+        learner = self.learner
+        if learner.state != self.last and learner.state != 'IDLE':
+            self.last = learner.state
+            self.shell.get_logger().info(f'{learner.state}: {learner.reason}'.rstrip(': '))
+        self.shell.metrics(learner.state, learner.reason, **learner.numbers)
+
+    def close(self) -> None:
+        """Saves, then takes the exchange folder away: chosen versions live in the run's checkpoints."""
+        self.stop.set()
+        self.thread.join(timeout=6.0)
+        self.curves.close()
+        self.publisher.close()
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+def main() -> None:
+    """Entry point."""
+    run_node(LearnerNode, 'learner')
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,160 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""Networks of state-based learners: normalisation, tanh-Gaussian actor, batched critic ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+import torch.nn.functional as F  # noqa: N812 (torch's own custom)
+
+LOG_STD_MIN, LOG_STD_MAX = -8.0, 1.5
+"""Bounds of the actor's log standard deviation before tanh; outside them gradients vanish or explode."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a network must know of a task: sizes and the constants of its normalisation.
+
+    `mean`, `scale`, `squash` have shape [state_n]: a value enters the network as (x - mean) / scale, and
+    through tanh where `squash` holds (forces: their tails are long).
+    """
+
+    mean: np.ndarray
+    scale: np.ndarray
+    squash: np.ndarray
+    action_n: int
+
+    @property
+    def state_n(self) -> int:
+        """Number of state values."""
+        return len(self.mean)
+
+
+class Normalizer(nn.Module):
+    """The task's constants as buffers, so that they ride in the weights and cannot be forgotten."""
+
+    mean: Tensor
+    scale: Tensor
+    squash: Tensor
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__()
+        self.register_buffer(
+            'mean', torch.as_tensor(np.asarray(spec.mean), dtype=torch.float32).clone()
+        )
+        self.register_buffer(
+            'scale', torch.as_tensor(np.asarray(spec.scale), dtype=torch.float32).clone()
+        )
+        self.register_buffer(
+            'squash', torch.as_tensor(np.asarray(spec.squash), dtype=torch.bool).clone()
+        )
+
+    def forward(self, state: Tensor) -> Tensor:
+        """Raw SI state [..., n] to network input of the same shape."""
+        x = (state - self.mean) / self.scale
+        return torch.where(self.squash, torch.tanh(x), x)
+
+
+class Actor(nn.Module):
+    """Tanh-Gaussian policy: a = tanh(mu(s) + sigma(s) * eps), each action in (-1, 1).
+
+    It begins close to mu = 0 and log sigma = `log_std` in every state.
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int],
+        generator: torch.Generator | None = None,
+        log_std: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.normalizer = Normalizer(spec)
+        layers: list[nn.Module] = []
+        n = spec.state_n
+        for width in hidden:
+            layers += [_linear(n, width, math.sqrt(2.0), generator)]
+            layers += [nn.LayerNorm(width, elementwise_affine=False), nn.ReLU()]
+            n = width
+        last = _linear(n, 2 * spec.action_n, 0.01, generator)
+        with torch.no_grad():
+            last.bias[spec.action_n :] = log_std
+        layers.append(last)
+        self.net = nn.Sequential(*layers)
+
+    def head(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before tanh, for normalised states [..., n]."""
+        mean, log_std = self.net(x).chunk(2, dim=-1)
+        return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+
+    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before tanh, for raw states [..., n]."""
+        return self.head(self.normalizer(state))
+
+
+def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Action and log-probability of a tanh-Gaussian for standard normal `noise` of mean's shape.
+
+    u = mu + sigma * eps, a = tanh(u),
+    log p(a) = sum log N(u; mu, sigma) - log(1 - tanh(u)^2)          (SAC, arXiv 1801.01290, eq. 21)
+    with log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2u)), which is exact for large |u|.
+    """
+    u = mean + log_std.exp() * noise
+    normal = -0.5 * noise * noise - log_std - 0.5 * math.log(2.0 * math.pi)
+    log_prob = (normal - 2.0 * (math.log(2.0) - u - F.softplus(-2.0 * u))).sum(-1)
+    return torch.tanh(u), log_prob
+
+
+class CriticEnsemble(nn.Module):
+    """E independent critics Q(s, a) with layer norm, evaluated as one batched product (RLPD, REDQ)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int],
+        critics_n: int,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        sizes = [spec.state_n + spec.action_n, *hidden, 1]
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+            gain = 1.0 if k == len(sizes) - 2 else math.sqrt(2.0)
+            members = [
+                nn.init.orthogonal_(torch.empty(a, b), gain, generator) for _ in range(critics_n)
+            ]
+            self.weights.append(nn.Parameter(torch.stack(members)))
+            self.biases.append(nn.Parameter(torch.zeros(critics_n, 1, b)))
+
+    def forward(self, x: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
+        """Values [E, batch] of normalised states x and actions; `members` chooses a subset of critics."""
+        parameters = zip(self.weights, self.biases, strict=True)
+        return critic_values(list(parameters), torch.cat([x, action], -1), members)
+
+
+def critic_values(
+    layers: Sequence[tuple[Tensor, Tensor]], x: Tensor, members: Tensor | None = None
+) -> Tensor:
+    """Forward pass of a critic ensemble given as (weight [E, a, b], bias [E, 1, b]) layers."""
+    for k, (weight, bias) in enumerate(layers):
+        if members is not None:
+            weight, bias = weight[members], bias[members]
+        if k == 0:
+            x = x.expand(len(weight), -1, -1)
+        else:
+            x = torch.relu(F.layer_norm(x, x.shape[-1:]))
+        x = torch.baddbmm(bias, x, weight)
+    return x.squeeze(-1)
+
+
+def _linear(a: int, b: int, gain: float, generator: torch.Generator | None) -> nn.Linear:
+    layer = nn.utils.skip_init(nn.Linear, a, b)
+    nn.init.orthogonal_(layer.weight, gain, generator)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,18 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the networks must know of a run's task."""
+
+from __future__ import annotations
+
+from user_core.config import RunConfig
+from user_learning.networks import Spec
+from user_robot.task import PegTask
+
+ACTION_N = 6
+"""Values of an action: translation and rotation vector."""
+
+
+def spec_of(config: RunConfig) -> Spec:
+    """Sizes and normalisation constants of the config's task (its one owner is the task itself)."""
+    state = PegTask(config.task).spec
+    return Spec(state.mean, state.scale, state.squash, ACTION_N)

@@ -1,0 +1,205 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The store's writer: checksummed records appended to segment files, one writer per store.
+
+    segment-000001.log = frame*      frame = magic (4) | payload length (4) | crc32 of payload (4) | payload
+
+`write` survives `kill -9` of every process once it returns (the kernel has the bytes); a thread syncs the disk
+at most `sync_s` later, for a power loss. A torn tail is cut off at the next start and kept aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+import fcntl
+import os
+from pathlib import Path
+import threading
+import zlib
+
+from user_core.errors import UserError
+from user_learning.filesystem import refuse_network
+from user_learning.row import Label, Row, pack
+from user_learning.tail import FRAME, MAGIC, Tail, segment_path, segments
+
+SEGMENT_BYTES = 64 << 20
+"""A segment is closed when it is this large."""
+
+
+@dataclass
+class Stream:
+    """What is known of one incarnation of a cell: every seq below `next_seq` is stored or given up as lost."""
+
+    next_seq: int = 0
+    early: set[int] = field(default_factory=set)
+    lost: int = 0
+
+
+class Store:
+    """Appends rows. Not thread-safe, except that its own thread syncs.
+
+    A row that was stored before is dropped; one that comes early is stored, and acknowledged when the gap
+    before it is filled. A sender has at most `window_n` rows in flight, so one that is `window_n` or more
+    ahead proves that the missing rows will never come: the gap is counted as lost and passed.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        window_n: int = 16,
+        sync_s: float = 0.2,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        refuse_network(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.window_n, self.segment_bytes = folder, window_n, segment_bytes
+        self.lock = os.open(folder / 'writer.lock', os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self.lock)
+            raise UserError(
+                f'the store {folder} is in use',
+                'another process writes to it',
+                'end that run, or choose another run name',
+            ) from error
+        self.streams: dict[tuple[str, int], Stream] = {}
+        self.rows = self.duplicates = self.lost = self.bytes = 0
+        self.refused = ''
+        self.torn = 0
+        self.bad = 0
+        self._recover()
+        self._sync_s, self._dirty, self._closed = sync_s, threading.Event(), threading.Event()
+        self._guard = threading.Lock()
+        self._syncer = threading.Thread(target=self._sync_loop, name='store-sync', daemon=True)
+        self._syncer.start()
+
+    def write(self, records: Iterable[Row | Label]) -> int:
+        """Appends records and returns how many are new. `refused` says why the disk took none.
+
+        After a refusal nothing of these records counts as stored; the sender keeps and resends them.
+        """
+        fresh: list[Row | Label] = []
+        seen: set[tuple[str, int, int]] = set()
+        for record in records:
+            if isinstance(record, Row):
+                key = (record.cell, record.incarnation, record.seq)
+                stream = self.streams.get(key[:2], _NO_STREAM)
+                if key in seen or record.seq < stream.next_seq or record.seq in stream.early:
+                    self.duplicates += 1
+                    continue
+                seen.add(key)
+            fresh.append(record)
+        if not fresh:
+            return 0
+        payloads = [pack(record) for record in fresh]
+        data = b''.join(FRAME.pack(MAGIC, len(p), zlib.crc32(p)) + p for p in payloads)
+        if not self._append(data):
+            return 0
+        for record in fresh:
+            if isinstance(record, Row):
+                self._count(record.cell, record.incarnation, record.seq)
+        return len(fresh)
+
+    def next_seq(self, cell: str, incarnation: int) -> int:
+        """The cumulative acknowledgement: rows of this incarnation below it need not be sent again."""
+        return self.streams.get((cell, incarnation), _NO_STREAM).next_seq
+
+    def close(self) -> None:
+        """Syncs and releases the store."""
+        self._closed.set()
+        self._dirty.set()
+        self._syncer.join()
+        os.close(self._file)
+        os.close(self.lock)
+
+    # ------------------------------------------------------------------ means
+
+    def _count(self, cell: str, incarnation: int, seq: int) -> None:
+        stream = self.streams.setdefault((cell, incarnation), Stream())
+        self.rows += 1
+        stream.early.add(seq)
+        while stream.early:
+            if stream.next_seq in stream.early:
+                stream.early.remove(stream.next_seq)
+                stream.next_seq += 1
+            elif max(stream.early) - stream.next_seq >= self.window_n:
+                missing = min(stream.early) - stream.next_seq
+                stream.next_seq += missing
+                stream.lost += missing
+                self.lost += missing
+            else:
+                break
+
+    def _append(self, data: bytes) -> bool:
+        with self._guard:
+            if self._size and self._size + len(data) > self.segment_bytes:
+                os.fdatasync(self._file)
+                os.close(self._file)
+                self._open(self._number + 1)
+            try:
+                written = 0
+                while written < len(data):
+                    written += os.write(self._file, data[written:])
+            except OSError as error:
+                os.ftruncate(self._file, self._size)
+                self.refused = f'the disk took no more rows: {error.strerror}'
+                return False
+            self._size += len(data)
+            self.bytes += len(data)
+            self.refused = ''
+        self._dirty.set()
+        return True
+
+    def _open(self, number: int) -> None:
+        self._number = number
+        self._file = os.open(
+            segment_path(self.folder, number),
+            os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC,
+            0o644,
+        )
+        self._size = os.fstat(self._file).st_size
+        folder = os.open(self.folder, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+    def _recover(self) -> None:
+        """Reads what is there, cuts a torn tail off and keeps it aside."""
+        tail = Tail(self.folder)
+        for record in tail.rows():
+            if isinstance(record, Row):
+                self._count(record.cell, record.incarnation, record.seq)
+        self.bad = tail.bad
+        numbers = segments(self.folder)
+        self.bytes = sum(segment_path(self.folder, n).stat().st_size for n in numbers)
+        if numbers:
+            last = segment_path(self.folder, numbers[-1])
+            size = last.stat().st_size
+            end = tail.offset if tail.segment == numbers[-1] else size
+            if size > end:
+                self.torn = size - end
+                with last.open('rb+') as file:
+                    file.seek(end)
+                    aside = last.with_suffix(f'.torn-{end}')
+                    aside.write_bytes(file.read())
+                    file.truncate(end)
+                    os.fsync(file.fileno())
+        self._open(numbers[-1] if numbers else 1)
+
+    def _sync_loop(self) -> None:
+        while not self._closed.is_set():
+            self._dirty.wait()
+            self._closed.wait(self._sync_s / 2)
+            self._dirty.clear()
+            with self._guard:
+                file = os.dup(self._file)
+            try:
+                os.fdatasync(file)
+            except OSError as error:
+                self.refused = f'the disk could not be synced: {error.strerror}'
+            finally:
+                os.close(file)
+
+
+_NO_STREAM = Stream()
