@@ -1,0 +1,74 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole run as a user starts it, on the test's own domain: start, look, kill, wait."""
+
+import json
+import os
+from pathlib import Path
+import signal
+import subprocess
+import sys
+import time
+
+SHORT = ('budget.demos=2', 'learner.warmup_updates=20', 'evaluation.gate_successes=20', 'algorithm.clone_updates=50')
+
+
+class Running:
+    """One `user run`; its folder, its processes, its numbers."""
+
+    def __init__(self, runs: Path, *overrides: str, config: str = 'peg_rlpd', verb: str = 'run') -> None:
+        self.folder = runs / 'r'
+        self.log = runs / 'log.txt'
+        user = Path(sys.executable).with_name('user')
+        command = [str(user), verb, config, f'runs={runs}', 'run=r', *overrides]
+        self.process = subprocess.Popen(command, stdout=self.log.open('w'), stderr=subprocess.STDOUT)
+
+    def status(self) -> dict:
+        """The run's own status, {} before the first."""
+        file = self.folder / 'status.json'
+        return json.loads(file.read_text()) if file.exists() else {}
+
+    def until(self, true, seconds: float = 90.0) -> dict:
+        """Waits until `true(status)`; a run that ends meanwhile fails the test with its log."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            status = self.status()
+            if status and true(status):
+                return status
+            assert self.process.poll() is None, self.log.read_text()[-3000:]
+            time.sleep(0.1)
+        raise AssertionError(f'waited {seconds} s in vain: {self.status().get("live")}\n{self.log.read_text()[-3000:]}')
+
+    def pid(self, executable: str, node: str = '') -> int:
+        """The newest process of a node of this run."""
+        found = []
+        for folder in Path('/proc').iterdir():
+            try:
+                words = (folder / 'cmdline').read_bytes().decode().split('\0')
+            except OSError:
+                continue
+            if any(w.endswith(f'/{executable}') for w in words) and any(str(self.folder) in w for w in words):
+                if not node or any(node in w for w in words):
+                    found.append(int(folder.name))
+        assert found, f'no process of {executable}'
+        return max(found)
+
+    def kill(self, executable: str, node: str = '') -> int:
+        """kill -9 of a node."""
+        pid = self.pid(executable, node)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def end(self, seconds: float = 120.0) -> dict:
+        """Waits for the end and gives the report."""
+        self.process.wait(timeout=seconds)
+        return json.loads((self.folder / 'report.json').read_text())
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
