@@ -5,7 +5,7 @@ PYTHON_SOURCES := src test bench launch tools
 .DEFAULT_GOAL := help
 .PHONY: run setup build test lint clean help
 
-run: build  ## learn the peg task in simulation; ARGS="budget.env_steps=2000" overrides the configuration
+run: build  ## learn the peg task in simulation; ARGS="budget.env_steps=2000" overrides
 	@.venv/bin/user run peg_rlpd $(ARGS)
 
 setup: build

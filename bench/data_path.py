@@ -4,11 +4,12 @@
 
     .venv/bin/python bench/data_path.py [steps=1500] [key=value ...]
 
-Two short training runs over real ROS 2, one whose learner owes no update and one that trains, each beside a
-listener that stamps four messages of every step as they reach it (steady clock, one process, so the differences
-hold the hops and not the clocks). Prints one JSON line.
+Two short training runs over real ROS 2, one whose learner owes no update and one that trains,
+each beside a listener that stamps four messages of every step as they reach it (steady clock, one
+process, so the differences hold the hops and not the clocks). Prints one JSON line.
 """
 
+from functools import partial
 import json
 import os
 from pathlib import Path
@@ -20,6 +21,8 @@ import time
 import numpy as np
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+
 from user_core.topics import TOPICS, name
 
 LEGS = {
@@ -32,14 +35,14 @@ LEGS = {
 
 
 class Listener:
-    """Arrival times, in seconds of the steady clock, of every message by (topic, episode, step)."""
+    """Steady time in seconds at which each message came, by topic, episode and step."""
 
-    def __init__(self, node: rclpy.node.Node) -> None:
+    def __init__(self, node: Node) -> None:
         self.seen: dict[tuple[str, int, int], float] = {}
         for topic in ('observation', 'action', 'target', 'robot_state'):
             row = TOPICS[topic]
             node.create_subscription(
-                row.type, name(topic, 'arm0'), lambda m, topic=topic: self.on(topic, m), row.reader
+                row.type, name(topic, 'arm0'), partial(self.on, topic), row.reader
             )
 
     def on(self, topic: str, message) -> None:
@@ -55,7 +58,10 @@ class Listener:
                 continue
             for leg, (begin, end) in LEGS.items():
                 after = step + 1 if leg == 'episode_observe' else step
-                start, stop = self.seen.get((begin, episode, step)), self.seen.get((end, episode, after))
+                start, stop = (
+                    self.seen.get((begin, episode, step)),
+                    self.seen.get((end, episode, after)),
+                )
                 if start is not None and stop is not None and stop >= start:
                     out[leg].append(1e3 * (stop - start))
         return {leg: np.array(values) for leg, values in out.items()}
@@ -65,9 +71,19 @@ def measure(steps: int, *overrides: str) -> dict:
     """One run under the listener."""
     with tempfile.TemporaryDirectory() as folder:
         user = Path(sys.executable).with_name('user')
-        command = [str(user), 'run', 'peg_rlpd', f'runs={folder}', 'run=bench', 'budget.demos=3',
-                   f'budget.env_steps={steps}', 'evaluation.gate_successes=20', 'learner.warmup_updates=100',
-                   'learner.clone_updates=0', *overrides]
+        command = [
+            str(user),
+            'run',
+            'peg_rlpd',
+            f'runs={folder}',
+            'run=bench',
+            'budget.demos=3',
+            f'budget.env_steps={steps}',
+            'evaluation.gate_successes=20',
+            'learner.warmup_updates=100',
+            'learner.clone_updates=0',
+            *overrides,
+        ]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         node = rclpy.create_node('listener')
         executor = SingleThreadedExecutor()

@@ -40,9 +40,18 @@ def row(seed: int, overrides: list[str]) -> dict:
     name = f'seeds-peg_rlpd-{seed}'
     report = ROOT / 'runs' / name / 'report.json'
     if not report.exists():
-        command = [ROOT / '.venv/bin/user', 'run', 'peg_rlpd', f'seed={seed}', f'run={name}', *overrides]
+        command = [
+            ROOT / '.venv/bin/user',
+            'run',
+            'peg_rlpd',
+            f'seed={seed}',
+            f'run={name}',
+            *overrides,
+        ]
         print(f'seed {seed}: running, log in runs/{name}/logs', file=sys.stderr, flush=True)
-        subprocess.run([str(word) for word in command], cwd=ROOT, stdout=subprocess.DEVNULL, check=False)
+        subprocess.run(
+            [str(word) for word in command], cwd=ROOT, stdout=subprocess.DEVNULL, check=False
+        )
     numbers = json.loads(report.read_text())
     return numbers | {'wall_minutes': sum(numbers['phase_wall_s'].values()) / 60}
 
@@ -52,7 +61,10 @@ def table(rows: list[dict]) -> str:
     heads = [head for head, _ in COLUMNS.values()]
     lines = ['| ' + ' | '.join(heads) + ' |', '|' + ' --- |' * len(heads)]
     for numbers in rows:
-        cells = ['n/a' if numbers[k] is None else form.format(numbers[k]) for k, (_, form) in COLUMNS.items()]
+        cells = [
+            'n/a' if numbers[k] is None else form.format(numbers[k])
+            for k, (_, form) in COLUMNS.items()
+        ]
         lines.append('| ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
 
@@ -66,8 +78,16 @@ def main() -> None:
     inside = f'{BEGIN}\n{table(rows)}\n{END}'
     PAGE.write_text(re.sub(f'{BEGIN}.*?{END}', lambda _: inside, page, flags=re.S))
     solved = sum(r['consecutive_successes'] >= r['consecutive_wanted'] for r in rows)
-    print(json.dumps({'seeds': seeds, 'solved': solved, 'train_env_steps': [r['train_env_steps'] for r in rows],
-                      'fresh_success_rate': [r['fresh_success_rate'] for r in rows]}))
+    print(
+        json.dumps(
+            {
+                'seeds': seeds,
+                'solved': solved,
+                'train_env_steps': [r['train_env_steps'] for r in rows],
+                'fresh_success_rate': [r['fresh_success_rate'] for r in rows],
+            }
+        )
+    )
 
 
 if __name__ == '__main__':

@@ -174,7 +174,7 @@ fi
 # Python is linked, not copied: what counts is what is generated or listed at build time.
 read_by_build=(colcon.meta tools/setup.sh tools/user_workspace.py msg/* srv/* action/*
                src/*/package.xml src/*/setup.* src/*/CMakeLists.txt)
-hash=$({ printf '%s\n' "${read_by_build[@]}" launch/* config/* config/*/*
+hash=$({ printf '%s\n' "${read_by_build[@]}" launch/*.py config/*.* config/*/*.*
          cat "${read_by_build[@]}" "$stamps/libraries"; } | hash_of)
 if step build "$hash" 'workspace (about a minute, for the messages)'; then
   # A killed compiler leaves broken files that look new.

@@ -54,7 +54,7 @@ def test_check_says_all_is_well_and_each_node_s_interpreter_imports_what_it_need
 
 def test_check_names_file_path_and_nearest_key(tmp_path, capsys):
     file = tmp_path / 'mine.yaml'
-    file.write_text((ROOT / 'config/peg_rlpd.yaml').read_text() + 'learner: {warmup_update: 3}\n')
+    file.write_text('name: mine\nlearner: {warmup_update: 3}\n')
     said = refused(capsys, 'check', str(file))
     assert str(file) in said
     assert 'learner.warmup_update,' in said
@@ -128,6 +128,12 @@ def test_status_is_fresh_stale_or_missing_and_says_which(tmp_path, monkeypatch, 
     os.utime(file, (long_ago, long_ago))
     assert cli.main(['status', 'mine']) == 0
     assert 'stale, last said 100 s ago' in capsys.readouterr().out
+    nodes = {'/arm0/arm': {'state': 'HOLD', 'reason': 'stopped by hand', 'age_s': 0.1}}
+    file.write_text(json.dumps({'phase': 'END', 'nodes': nodes}))
+    assert cli.main(['status']) == 0
+    out = capsys.readouterr().out
+    assert 'mine: ended' in out
+    assert '/arm0/arm: HOLD stopped by hand' in out
     file.write_text('{"phase"')
     assert 'cannot be read' in refused(capsys, 'status', 'mine')
 
@@ -163,6 +169,13 @@ def test_a_cell_whose_name_is_alive_is_refused_and_another_name_is_not(
     other = tmp_path / 'other.yaml'
     other.write_text('name: other\ncells: {arm7: {}}\n')
     assert 'no cell named arm7 is alive' in check.domain(load(other))
+
+
+@pytest.mark.parametrize('number', ['300', '-1', 'none'])
+def test_a_ros_domain_that_does_not_exist_is_refused(monkeypatch, number):
+    monkeypatch.setenv('ROS_DOMAIN_ID', number)
+    with pytest.raises(UserError, match=f'ROS_DOMAIN_ID is {number}'):
+        check.domain(load('peg_rlpd'))
 
 
 def test_a_gpu_that_is_not_there_is_refused_with_the_line_that_helps(monkeypatch, capsys):

@@ -243,3 +243,28 @@ def test_a_thread_wakes_the_executor_and_ends_the_node(tmp_path):
     node = Started(tmp_path, body)
     assert node.end() == 3
     assert node.lines == ['in MainThread', 'closed']
+
+
+def test_a_node_that_wants_to_end_its_work_first_goes_on_hearing_after_the_signal(tmp_path):
+    body = """
+    def begin(self):
+        print('idle', flush=True)
+
+    def interrupt(self):
+        print('interrupted', flush=True)
+        self.shell.create_timer(0.2, lambda: self.shell.finish(4))
+
+    Probe.begin, Probe.interrupt = begin, interrupt
+    """
+    node = Started(tmp_path, body)
+    node.until_it_says('idle')
+    assert node.end(signal.SIGINT) == 4
+    assert node.lines == ['idle', 'interrupted', 'closed']
+
+
+def test_a_domain_that_does_not_exist_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setenv('ROS_DOMAIN_ID', 'none')
+    node = Started(tmp_path)
+    assert node.end() == 1
+    assert len(node.lines) == 1, node.lines
+    assert 'probe cannot join ROS' in node.lines[0]

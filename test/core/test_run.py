@@ -2,48 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run's story with scripted cells: phases, gate, streak, fresh check, repeats, ends."""
 
-from pathlib import Path
 import threading
 import time
 
 import pytest
-from user_core import report
-from user_core.config import load
+from scripted import LEARNER, ScriptedCell, make
+
 from user_core.errors import UserError
-from user_core.run import Announced, Boundary, Episode, Goal, Mode, Run, Stopped
-
-LEARNER = {'state': 'TRAINING', 'backlog': 0.0, 'updates': 10.0, 'q': 0.1, 'utd': 1.0, 'alpha': 0.02}
-
-
-class ScriptedCell:
-    """A cell whose success depends on a rule over the goal and its count; remembers what it was asked."""
-
-    def __init__(self, rule=lambda goal, n: True, length: int = 20) -> None:
-        self.rule, self.length, self.goals = rule, length, []
-
-    def __call__(self, goal: Goal) -> Episode:
-        self.goals.append(goal)
-        verdict = self.rule(goal, len(self.goals))
-        if isinstance(verdict, Episode):
-            return verdict
-        end = Boundary.SUCCESS if verdict else Boundary.TIMEOUT
-        return Episode(goal, 'arm0', end, length=self.length, episode_return=float(verdict), peak_force=10.0,
-                       first_version=1, last_version=1, duration_s=0.1 * self.length)
-
-
-def make(tmp_path: Path, *cells, learner=None, overrides=()) -> Run:
-    weights = tmp_path / 'weights'
-    weights.mkdir()
-    announced = {}
-    for policy in ('actor', 'clone'):
-        file = weights / f'{policy}.safetensors'
-        file.write_bytes(policy.encode())
-        announced[policy] = Announced(policy, 3, policy, file)
-    config = load('peg_rlpd', ['budget.demos=3', 'budget.max_demo_attempts=6', 'budget.env_steps=2000',
-                               'evaluation.consecutive=10', 'evaluation.fresh_episodes=20',
-                               'evaluation.clone_episodes=5', 'evaluation.min_steps_between=100', *overrides])
-    named = {f'arm{i}': cell for i, cell in enumerate(cells)}
-    return Run(config, tmp_path, named, learner or (lambda: LEARNER), announced.get, lambda *_: None, lambda _: None)
+from user_core.outcome import Boundary, Episode, Mode
+from user_core.run import StoppedError
 
 
 def test_a_run_goes_from_demonstrations_to_a_proven_version(tmp_path):
@@ -63,7 +30,10 @@ def test_start_seeds_never_repeat_between_demonstrations_training_and_evaluation
     run()
     seeds = [(g.policy, g.mode, g.seed) for g in cell.goals]
     assert len(set(seeds)) == len(seeds)
-    by_phase = [{g.seed for g in cell.goals if g.mode is mode} for mode in (Mode.DEMO, Mode.TRAIN, Mode.EVAL)]
+    by_phase = [
+        {g.seed for g in cell.goals if g.mode is mode}
+        for mode in (Mode.DEMO, Mode.TRAIN, Mode.EVAL)
+    ]
     assert not (by_phase[0] & by_phase[1] | by_phase[0] & by_phase[2] | by_phase[1] & by_phase[2])
 
 
@@ -112,21 +82,23 @@ def test_the_budget_ends_a_run_that_does_not_learn(tmp_path):
     run = make(tmp_path, cell)
     assert run() is False
     assert run.env_steps == 2000
-    numbers = report.write(run)
-    assert numbers['fresh_success_rate'] is None
-    assert numbers['bc_success_rate'] is None
-    assert (tmp_path / 'success.png').stat().st_size > 1000
+    assert run.best is None
+    assert not run.attempts
 
 
 def test_a_demonstrator_that_fails_too_often_ends_the_run_with_the_reason(tmp_path):
     run = make(tmp_path, ScriptedCell(lambda goal, n: n == 1))
-    with pytest.raises(UserError, match='only 1 of 3 demonstrations'):
+    with pytest.raises(UserError, match='Only 1 of 3 demonstrations'):
         run()
 
 
 def test_a_void_episode_is_repeated_with_its_seed_and_not_counted(tmp_path):
     def rule(goal, n):
-        return Episode(goal, 'arm0', Boundary.ABORT, 'the policy was lost', void=True) if n == 2 else True
+        return (
+            Episode(goal, 'arm0', Boundary.ABORT, 'the policy was lost', void=True)
+            if n == 2
+            else True
+        )
 
     cell = ScriptedCell(rule)
     run = make(tmp_path, cell)
@@ -163,7 +135,11 @@ def test_training_in_lockstep_waits_for_a_learner_that_owes_updates(tmp_path):
 
 
 def test_a_learner_that_gave_up_ends_the_run_with_its_reason(tmp_path):
-    run = make(tmp_path, ScriptedCell(), learner=lambda: {'state': 'HALTED', 'reason': 'the critic diverged'})
+    run = make(
+        tmp_path,
+        ScriptedCell(),
+        learner=lambda: {'state': 'HALTED', 'reason': 'the critic diverged'},
+    )
     with pytest.raises(UserError, match='critic diverged'):
         run()
 
@@ -171,14 +147,8 @@ def test_a_learner_that_gave_up_ends_the_run_with_its_reason(tmp_path):
 def test_a_request_to_stop_ends_the_run_between_episodes(tmp_path):
     run = make(tmp_path, ScriptedCell())
     run.stop.set()
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         run()
-
-
-def test_wilson_interval_of_eight_in_ten():
-    low, high = report.wilson(8, 10)
-    assert (round(low, 2), round(high, 2)) == (0.49, 0.94)
-    assert report.wilson(0, 0) is None
 
 
 def test_the_live_line_moves_before_the_first_success(tmp_path):
@@ -188,3 +158,22 @@ def test_the_live_line_moves_before_the_first_success(tmp_path):
     line = run.live()
     for word in ('closest', 'force', 'Q'):
         assert word in line
+
+
+def test_the_live_line_of_an_evaluation_counts_its_episodes_and_nothing_else(tmp_path):
+    lines = []
+
+    def rule(goal, n):
+        if goal.mode is Mode.EVAL and goal.policy == 'actor':
+            lines.append(run.live())
+            return len(lines) != 13  # the third of the fresh starts
+        return True
+
+    run = make(tmp_path, ScriptedCell(rule))
+    run()
+    said = [line.partition(' s  ')[2] for line in lines]
+    assert said[0] == 'streak 0/10 ok'
+    assert said[9] == 'streak 9/10 ok'
+    assert said[10] == 'fresh 0/20 ok'
+    assert said[29] == 'fresh 18/20 ok, 1 failed'
+    assert all(line.startswith('EVALUATION ') for line in lines)

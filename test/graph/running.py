@@ -10,18 +10,27 @@ import subprocess
 import sys
 import time
 
-SHORT = ('budget.demos=2', 'learner.warmup_updates=20', 'evaluation.gate_successes=20', 'algorithm.clone_updates=50')
+SHORT = (
+    'budget.demos=2',
+    'learner.warmup_updates=20',
+    'evaluation.gate_successes=20',
+    'learner.clone_updates=50',
+)
 
 
 class Running:
     """One `user run`; its folder, its processes, its numbers."""
 
-    def __init__(self, runs: Path, *overrides: str, config: str = 'peg_rlpd', verb: str = 'run') -> None:
+    def __init__(
+        self, runs: Path, *overrides: str, config: str = 'peg_rlpd', verb: str = 'run'
+    ) -> None:
         self.folder = runs / 'r'
         self.log = runs / 'log.txt'
         user = Path(sys.executable).with_name('user')
         command = [str(user), verb, config, f'runs={runs}', 'run=r', *overrides]
-        self.process = subprocess.Popen(command, stdout=self.log.open('w'), stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(
+            command, stdout=self.log.open('w'), stderr=subprocess.STDOUT
+        )
 
     def status(self) -> dict:
         """The run's own status, {} before the first."""
@@ -37,7 +46,10 @@ class Running:
                 return status
             assert self.process.poll() is None, self.log.read_text()[-3000:]
             time.sleep(0.1)
-        raise AssertionError(f'waited {seconds} s in vain: {self.status().get("live")}\n{self.log.read_text()[-3000:]}')
+        raise AssertionError(
+            f'waited {seconds} s in vain: {self.status().get("live")}\n'
+            f'{self.log.read_text()[-3000:]}'
+        )
 
     def pid(self, executable: str, node: str = '') -> int:
         """The newest process of a node of this run."""
@@ -47,14 +59,14 @@ class Running:
                 words = (folder / 'cmdline').read_bytes().decode().split('\0')
             except OSError:
                 continue
-            if any(w.endswith(f'/{executable}') for w in words) and any(str(self.folder) in w for w in words):
-                if not node or any(node in w for w in words):
-                    found.append(int(folder.name))
+            ours = any(str(self.folder) in w and node in w for w in words)
+            if ours and any(w.endswith(f'/{executable}') for w in words):
+                found.append(int(folder.name))
         assert found, f'no process of {executable}'
         return max(found)
 
     def kill(self, executable: str, node: str = '') -> int:
-        """kill -9 of a node."""
+        """Kill -9 of a node."""
         pid = self.pid(executable, node)
         os.kill(pid, signal.SIGKILL)
         return pid

@@ -1,6 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Replay, learner and policy as processes on real DDS; the test plays the cells' side of the wire."""
+"""Replay, learner and policy as processes on real DDS; the test plays the cells' side of the
+wire.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Iterator
 import json
 import os
 from pathlib import Path
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,16 +45,21 @@ def config() -> RunConfig:
             'policy': {'hidden': (16,)},
             'algorithm': {'critic_hidden': (16,), 'batch': 32},
             'learner': {
-                'warmup_updates': 20, 'start_rows': 10, 'clone_updates': 30,
-                'publish_every_s': 0.2, 'checkpoint_every_s': 0.5,
+                'warmup_updates': 20,
+                'start_rows': 10,
+                'clone_updates': 30,
+                'publish_every_s': 0.2,
+                'checkpoint_every_s': 0.5,
             },
             'budget': {'demos': 2},
         }
-    )  # fmt: skip
+    )
 
 
 class Side:
-    """The cells' side: sends rows and observations, hears acknowledgements, actions, weights and numbers."""
+    """The cells' side: sends rows and observations, hears acknowledgements, actions, weights and
+    numbers.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,11 +108,19 @@ class Side:
             file.write_text(json.dumps({'/**': {'ros__parameters': values}}))
             self.processes[name] = subprocess.Popen(
                 [
-                    sys.executable, '-m', f'user_learning.{name}_node', '--ros-args',
-                    '-r', f'__node:={name}', '-r', '__ns:=/learning', '--params-file', str(file),
+                    sys.executable,
+                    '-m',
+                    f'user_learning.{name}_node',
+                    '--ros-args',
+                    '-r',
+                    f'__node:={name}',
+                    '-r',
+                    '__ns:=/learning',
+                    '--params-file',
+                    str(file),
                 ],
                 env=os.environ | {'OMP_NUM_THREADS': '1'},
-            )  # fmt: skip
+            )
 
     def kill(self, name: str) -> None:
         """Kill -9."""
@@ -124,7 +140,9 @@ class Side:
         return self.numbers.get(f'/learning/{name}', {}).get('state', '')
 
     def episode(self, cell: str, number: int, mode: int, steps: int = 6, version: int = 0) -> None:
-        """Sends an episode's rows with at most 16 in flight, again and again until they are acknowledged."""
+        """Sends an episode's rows with at most 16 in flight, again and again until they are
+        acknowledged.
+        """
         rows = []
         for step in range(steps + 1):
             closing, last = step == steps, step == steps - 1
@@ -146,7 +164,7 @@ class Side:
                     boundary=Transition.BOUNDARY_SUCCESS if last or closing else 0,
                     closing=closing,
                     valid=not closing,
-                )  # fmt: skip
+                )
             )
         first, self.seq[cell] = self.seq[cell], self.seq[cell] + len(rows)
 
@@ -214,6 +232,8 @@ def test_rows_become_weights_and_weights_become_actions(side: Side) -> None:
     )
     first = side.newest()
     assert first is not None
+    kept = side.folder / 'checkpoints' / f'actor-{first.version}.safetensors'
+    shutil.copyfile(first.path, kept)  # as the run does with what it evaluates
     action = side.ask('arm0', 10, 0)
     assert action.policy_version >= first.version
     assert (action.horizon, action.dimension, len(action.chunk)) == (1, 6, 6)
@@ -403,7 +423,7 @@ def test_weights_whose_bytes_are_not_the_announced_ones_are_never_acted_with(sid
             size=newest.size,
             sha256=newest.sha256,
             config_hash=newest.config_hash,
-        )  # fmt: skip
+        )
     )
     side.until(
         lambda: 'content hash' in side.numbers.get('/learning/policy', {}).get('reason', ''),

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from user_core.config import RunConfig
+from user_core.outcome import Boundary, Mode
 from user_learning.networks import Spec
-from user_learning.row import Boundary, Mode, Row
+from user_learning.row import Row
 
 torch.set_num_threads(1)
 
@@ -29,7 +30,9 @@ def spec() -> Spec:
 
 @pytest.fixture
 def episode() -> Callable[..., list[Row]]:
-    """Rows of one episode: `steps` actions and the closing row; every state names its episode and step."""
+    """Rows of one episode: `steps` actions and the closing row; every state names its episode and
+    step.
+    """
 
     def build(
         number: int,
@@ -74,7 +77,9 @@ def episode() -> Callable[..., list[Row]]:
 
 @pytest.fixture
 def small() -> Callable[..., RunConfig]:
-    """A run of a few updates; keyword arguments replace whole sections' fields, e.g. learner={...}."""
+    """A run of a few updates; keyword arguments replace whole sections' fields, e.g.
+    learner={...}.
+    """
 
     def build(**sections: dict) -> RunConfig:
         page: dict = {

@@ -14,11 +14,12 @@ import torch
 
 from user_core.config import RunConfig
 from user_core.errors import UserError
+from user_core.outcome import Boundary, Mode
 from user_learning import checkpoint
 from user_learning.learner import CURVES, Learner
 from user_learning.networks import Actor, Spec
 from user_learning.policy import Answer, Policy
-from user_learning.row import Boundary, Mode, Row
+from user_learning.row import Row
 from user_learning.store import Store
 from user_learning.weights import Publisher, Version, read
 
@@ -156,10 +157,9 @@ def test_rows_that_kill_gradients_are_published_by_nobody_and_end_the_training(
     bench.add(2, mode=Mode.DEMO)
     settle(learner)
     before = bench.versions('actor')
-    learner.rows.online.reward.fill(np.nan)
     bench.add(4)
     learner._read()
-    learner.rows.online.reward.fill(np.nan)
+    learner.rows.online.returns.fill(np.nan)
     for _ in range(5):
         learner.turn()
     assert learner.state == 'HALTED'
@@ -300,6 +300,17 @@ def test_the_learner_tells_what_the_run_and_the_curves_need(bench: Bench, small:
     assert learner.numbers['utd'] == pytest.approx(2.0)
     assert learner.numbers['env_steps'] == 20
     assert set(CURVES) <= set(bench.curves)
+
+
+def test_a_temperature_at_its_bound_is_said(bench: Bench, small: Small) -> None:
+    algorithm = {'target_entropy': 1000.0, 'alpha': 0.1, 'alpha_max': 0.11, 'lr': 0.05}
+    learner = bench.learner(small(algorithm=algorithm))
+    bench.add(2, mode=Mode.DEMO)
+    settle(learner)
+    bench.add(4)
+    learner.turn()
+    assert learner.state == 'TRAINING'
+    assert 'alpha_max' in learner.reason
 
 
 def test_every_curve_is_in_the_table_of_the_docs() -> None:

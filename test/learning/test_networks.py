@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 import numpy as np
@@ -44,6 +46,22 @@ def test_the_log_probability_stays_finite_where_tanh_is_flat() -> None:
 def test_the_task_s_constants_normalise_a_state_and_squash_only_where_asked(spec: Spec) -> None:
     out = Normalizer(spec)(torch.tensor([2.0, 2.0, 20.0]))
     assert out.tolist() == pytest.approx([2.0, 2.0, np.tanh(2.0)])
+
+
+def test_some_values_enter_a_second_time_at_a_finer_scale(spec: Spec) -> None:
+    fine = dataclasses.replace(
+        spec,
+        fine_index=np.array([0, 2]),
+        fine_mean=np.array([2.0, 0.0], np.float32),
+        fine_scale=np.array([0.1, 1.0], np.float32),
+    )
+    out = Normalizer(fine)(torch.tensor([[2.05, 2.0, 20.0]]))
+    expected = [2.05, 2.0, np.tanh(2.0), np.tanh(0.5), np.tanh(20.0)]
+    assert out[0].tolist() == pytest.approx(expected, abs=1e-5)
+    assert Actor(fine, (8,))(torch.zeros(4, 3))[0].shape == (4, 2)
+    assert CriticEnsemble(fine, (8,), 2)(
+        Normalizer(fine)(torch.zeros(4, 3)), torch.zeros(4, 2)
+    ).shape == (2, 4)
 
 
 def test_the_task_s_constants_ride_in_the_weights(spec: Spec) -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from user_core.outcome import Mode
 from user_learning.networks import Actor, Spec
 from user_learning.policy import Answer, Policy, Silence
-from user_learning.row import Mode
 
 STATE = np.array([0.3, 1.2, -4.0], np.float32)
 
@@ -145,6 +145,19 @@ def test_memory_stays_flat_over_many_versions(policy: Policy, spec: Spec) -> Non
     assert len(policy._cache) <= 4
 
 
+def test_evaluation_acts_with_the_average_and_training_with_the_newest_actor(
+    policy: Policy, spec: Spec
+) -> None:
+    average = {f'average.{k}': v for k, v in tensors(spec, fill=0.5).items()}
+    explorer = tensors(spec, fill=-3.0)
+    policy.offer('actor', 1, explorer | average)
+    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
+        [np.tanh(0.5)] * 2
+    )
+    assert (policy.act('actor', 0, Mode.EVAL_SAMPLED, STATE, 1, 0).action > -0.95).all()
+    assert (policy.act('actor', 0, Mode.TRAIN, STATE, 1, 0).action < -0.95).all()
+
+
 def test_policies_by_name_are_kept_apart(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=0.1))
     policy.offer('clone', 2, tensors(spec, fill=0.2))
@@ -157,7 +170,9 @@ def test_policies_by_name_are_kept_apart(policy: Policy, spec: Spec) -> None:
 
 
 def test_every_action_comes_from_exactly_the_version_it_names(policy: Policy, spec: Spec) -> None:
-    """A loader swaps versions as fast as it can while actions are computed; version k answers tanh(k / 1000)."""
+    """A loader swaps versions as fast as it can while actions are computed; version k answers
+    tanh(k / 1000).
+    """
     stop = threading.Event()
     ready = [tensors(spec, fill=k / 1000) for k in range(1, 200)]
     policy.offer('actor', 1, ready[0])

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 import numpy as np
 import pytest
 
-from user_learning.row import BadRecord, Boundary, Label, Mode, Picture, Row, pack, unpack
+from user_core.outcome import Boundary, Mode
+from user_learning.row import BadRecordError, Label, Picture, Row, pack, unpack
 
 floats = hnp.arrays(np.float32, st.integers(0, 30), elements=st.floats(width=32, allow_nan=False))
 
@@ -113,7 +114,7 @@ def test_a_field_of_a_later_version_is_ignored_and_a_missing_one_has_its_default
 
 def test_a_record_of_a_newer_schema_is_refused_by_number() -> None:
     data = pack(Row('r', 'arm0', 1, 2))
-    with pytest.raises(BadRecord, match='schema 9'):
+    with pytest.raises(BadRecordError, match='schema 9'):
         unpack(edited(data, lambda h: h.update(schema=9)))
 
 
@@ -122,5 +123,5 @@ def test_a_record_of_a_newer_schema_is_refused_by_number() -> None:
     [b'', b'\x05', b'\xff\xff\xff\x7f{}', b'\x02\x00\x00\x00[]', pack(Row('r', 'c', 1, 0))[:20]],
 )
 def test_bytes_that_are_no_record_are_refused(data: bytes) -> None:
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadRecordError):
         unpack(data)

@@ -80,7 +80,9 @@ def test_a_gap_that_can_never_be_filled_is_counted_and_passed(store: Store) -> N
 def test_whatever_is_lost_repeated_or_reordered_every_row_is_stored_once(
     tmp_path_factory, data
 ) -> None:
-    """A sender of 16 in flight over a bad line, two cells at once, writer restarted now and then."""
+    """A sender of 16 in flight over a bad line, two cells at once, writer restarted now and
+    then.
+    """
     rng = random.Random(data.draw(st.integers(0, 10**6)))
     folder = tmp_path_factory.mktemp('store')
     store = Store(folder)

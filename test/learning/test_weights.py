@@ -15,7 +15,7 @@ import torch
 from user_core.errors import UserError
 from user_learning import checkpoint
 from user_learning.weights import (
-    BadWeights,
+    BadWeightsError,
     Publisher,
     byte_range,
     metadata_of,
@@ -45,13 +45,13 @@ def test_one_wrong_bit_is_noticed(publisher: Publisher, at: int) -> None:
     version = publisher.publish('actor', TENSORS, 0, 0)
     data = bytearray(version.path.read_bytes())
     data[at] ^= 1
-    with pytest.raises(BadWeights, match='content hash'):
+    with pytest.raises(BadWeightsError, match='content hash'):
         read(bytes(data), version.sha256, 'actor', 1, 'abcd')
 
 
 @pytest.mark.parametrize('data', [b'', b'abc', b'\xff' * 100])
 def test_a_file_that_holds_no_weights_is_refused_without_a_hash_too(data: bytes) -> None:
-    with pytest.raises(BadWeights):
+    with pytest.raises(BadWeightsError):
         read(data, '', 'actor', 1, '')
 
 
@@ -65,7 +65,7 @@ def test_weights_of_another_configuration_policy_or_version_are_refused(
         ('actor', 2, 'abcd', 'version 1'),
         ('actor', 1, 'ffff', 'configuration'),
     ):
-        with pytest.raises(BadWeights, match=word):
+        with pytest.raises(BadWeightsError, match=word):
             read(data, v.sha256, policy, number, config)
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 import dataclasses
+import itertools
 import random
 
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from user_core.errors import UserError
-from user_learning.row import Boundary, Mode, Row
+from user_core.outcome import Boundary, Mode
+from user_learning.row import Row
 from user_learning.window import Rows, Sampler, Window
 
 LAYOUT = {'state': ((3,), np.dtype(np.float32))}
@@ -66,13 +68,11 @@ def test_interleaved_late_and_lost_rows_give_only_true_pairs(
     seed: int,
     capacity: int,
 ) -> None:
-    """Two robots, one stream: whatever order rows come in, a pair is (k, k+1) of one episode of one robot."""
+    """Two robots, one stream: whatever order rows come in, a pair is (k, k+1) of one episode of
+    one robot.
+    """
     rng = random.Random(seed)
-    stream = []
-    for cell in range(2):
-        for number in range(3):
-            for step in range(7):
-                stream.append((cell, number, step))
+    stream = list(itertools.product(range(2), range(3), range(7)))
     rng.shuffle(stream)
     stream.sort(key=lambda x: x[1] * 7 + x[2] + rng.uniform(0, 4))
     stream = [s for s in stream if rng.random() > 0.1]
@@ -91,7 +91,7 @@ def test_interleaved_late_and_lost_rows_give_only_true_pairs(
         window.add(row, {'state': row.state})
         now = window.observation['state'][window.ready]
         after = window.observation['state'][window.next[window.ready]]
-        assert np.array_equal(now + [0, 0, 1], after)
+        assert np.array_equal(now + np.array([0, 0, 1], np.float32), after)
         assert len(set(map(tuple, now.tolist()))) == len(now)
     newest = {tuple(s) for s in stream[-capacity:]}
     expected = {s for s in newest if s[2] < 6 and (s[0], s[1], s[2] + 1) in newest}
@@ -247,7 +247,7 @@ def test_a_batch_equals_the_rows_it_was_drawn_from(both: Rows) -> None:
 def test_n_step_returns_equal_a_walk_along_the_episode(seed: int, n_step: int) -> None:
     """Ends of every kind, invalid and missing rows, two robots interleaved."""
     rng = random.Random(seed)
-    rows, known = Rows(1000, 3, 1), {}
+    rows, known = Rows(1000, 3, 1, gamma=0.9, n_step=n_step), {}
     stream = []
     for cell in range(2):
         for number in range(4):
@@ -256,7 +256,8 @@ def test_n_step_returns_equal_a_walk_along_the_episode(seed: int, n_step: int) -
             for step in range(length + 1):
                 last = step == length - 1
                 row = Row('r', f'arm{cell}', number, step,
-                          state=np.array([cell, number, step], np.float32), executed_action=np.zeros(1, np.float32),
+                          state=np.array([cell, number, step], np.float32),
+                          executed_action=np.zeros(1, np.float32),
                           reward=rng.random(), terminated=last and end <= Boundary.FAILURE,
                           truncated=last and end > Boundary.FAILURE, closing=step == length,
                           valid=step < length and rng.random() > 0.1)  # fmt: skip
@@ -267,7 +268,7 @@ def test_n_step_returns_equal_a_walk_along_the_episode(seed: int, n_step: int) -
         rows.add(row)
     if not len(rows.online):
         return
-    b = Sampler(rows, 32, 0.0, seed, gamma=0.9, n_step=n_step)(0)
+    b = Sampler(rows, 32, 0.0, seed)(0)
     for k in range(32):
         cell, number, step = map(int, b.state[k].tolist())
         total, discount, at = 0.0, 1.0, step
@@ -282,6 +283,43 @@ def test_n_step_returns_equal_a_walk_along_the_episode(seed: int, n_step: int) -
         assert b.reward[k].item() == pytest.approx(total, rel=1e-5)
         assert b.discount[k].item() == pytest.approx(discount, rel=1e-5)
         assert b.next_state[k].tolist() == [cell, number, at]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), capacity=st.integers(2, 30), n_step=st.integers(1, 6))
+def test_n_step_returns_never_hold_a_row_that_was_overwritten(
+    seed: int, capacity: int, n_step: int
+) -> None:
+    """After every row, each return is what a walk along the present links gives."""
+    rng = random.Random(seed)
+    window = Window(capacity, LAYOUT, 1, gamma=0.9, n_step=n_step)
+    stream = [(number, step) for number in range(6) for step in range(rng.randint(1, 9))]
+    stream.sort(key=lambda x: x[0] * 9 + x[1] + rng.uniform(0, 3))
+    for number, step in stream:
+        row = Row(
+            'r',
+            'arm0',
+            number,
+            step,
+            state=np.array([number, step, 0], np.float32),
+            executed_action=np.zeros(1, np.float32),
+            reward=rng.random(),
+            terminated=rng.random() < 0.1,
+            valid=rng.random() > 0.1,
+        )
+        window.add(row, {'state': row.state})
+        ready = set(window.ready.tolist())
+        for slot in ready:
+            total, discount, at = 0.0, 1.0, slot
+            for _ in range(n_step):
+                if at not in ready or discount == 0:
+                    break
+                total += discount * window.reward[at]
+                discount *= 0.9 * window.bootstrap[at]
+                at = window.next[at]
+            assert window.returns[slot] == pytest.approx(total, rel=1e-5)
+            assert window.discount[slot] == pytest.approx(discount, rel=1e-5)
+            assert window.last[slot] == at
 
 
 def test_every_row_is_drawn_sooner_or_later(both: Rows) -> None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from user_core import config as schema
+from user_core.outcome import Goal, Mode
 from user_robot.arm import make_arm
 from user_robot.drive import SLICE_S, Drive
 from user_robot.episode import Episode
-from user_robot.row import Answer, Command, Goal, Mode, Observation, Row, Sample, Source
+from user_robot.row import Answer, Command, Observation, Row, Sample, Source
 from user_robot.task import PegTask
 
 
@@ -42,7 +43,9 @@ class Inbox:
         self.rows.append(row)
 
 
-def answer(episode, chunk, step=None, *, source=Source.POLICY, policy='actor', version=1, number=None):
+def answer(
+    episode, chunk, step=None, *, source=Source.POLICY, policy='actor', version=1, number=None
+):
     """The policy's answer to the episode's present step."""
     return Answer(
         episode.id if number is None else number,
@@ -90,7 +93,7 @@ class Cell:
         return self.drive.sample()
 
     def act(self, chunk, **changes) -> None:
-        """Lockstep: answers the present step and lets the arm follow until the episode asks again."""
+        """Lockstep: answers the present step, then the arm follows until it is asked again."""
         self.episode.on_answer(answer(self.episode, chunk, **changes))
         self.follow()
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""An action is a delta in the task's axes on the observed pose, and can be taken back from a target."""
+"""An action is a delta in the task's axes on the observed pose; a target gives it back."""
 
 import math
 
@@ -15,7 +15,9 @@ from user_robot.action_space import ActionSpace
 
 number = st.floats(-1.0, 1.0)
 vectors = st.tuples(number, number, number).map(np.array)
-poses = st.builds(Pose.from_rotvec, vectors, vectors.map(lambda v: 3.0 * v / max(1.0, np.linalg.norm(v))))
+poses = st.builds(
+    Pose.from_rotvec, vectors, vectors.map(lambda v: 3.0 * v / max(1.0, np.linalg.norm(v)))
+)
 actions = st.lists(st.floats(-3.0, 3.0), min_size=6, max_size=6).map(np.array)
 
 

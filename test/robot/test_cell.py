@@ -1,15 +1,16 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""A cell as real processes over real DDS: the row's way, and what happens when a process is killed."""
+"""A cell as real processes over real DDS: the row's way, and killed processes."""
 
+from itertools import pairwise
 import math
 import time
 
 import pytest
 
 pytest.importorskip('user_msgs.action')
-from graph import Graph  # noqa: E402
-from user_msgs.msg import Observation, RobotState, Transition  # noqa: E402
+from cells import Graph
+from user_msgs.msg import Observation, RobotState, Transition
 
 pytestmark = pytest.mark.needs_ros
 
@@ -51,7 +52,7 @@ def test_a_demonstration_and_an_episode_of_the_policy_arrive_whole_and_are_ackno
     assert {r.source for r in of[demo.episode][:-1]} == {2}
     assert {r.policy for r in of[learned.episode][:-1]} == {'actor'}
     stamps = [r.captured.sec * 10**9 + r.captured.nanosec for r in of[learned.episode]]
-    assert {b - a for a, b in zip(stamps, stamps[1:], strict=False)} == {100_000_000}
+    assert {b - a for a, b in pairwise(stamps)} == {100_000_000}
 
 
 def test_rows_outlive_a_killed_episode_node_and_a_replay_that_was_away(grow):
@@ -66,7 +67,10 @@ def test_rows_outlive_a_killed_episode_node_and_a_replay_that_was_away(grow):
     graph.acking = True
     after = graph.episode(seed=2)
     graph.until(lambda: graph.number('/arm0/episode', 'rows_unacknowledged') == 0)
-    kept = {number: [r for r in graph.rows['arm0'] if r.id.episode == number] for number in (before.episode, after.episode)}
+    kept = {
+        number: [r for r in graph.rows['arm0'] if r.id.episode == number]
+        for number in (before.episode, after.episode)
+    }
     whole = [(k, False) for k in range(20)] + [(20, True)]
     assert steps(kept[before.episode]) == whole
     assert steps(kept[after.episode]) == whole

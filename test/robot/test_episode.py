@@ -11,19 +11,26 @@ from rig import Cell, answer
 
 from user_core import config as schema
 from user_core.geometry import Pose
+from user_core.outcome import Boundary, Goal, Mode
 from user_robot.episode import ASK_AGAIN_S, PATIENCE_S, REFUSALS
 from user_robot.latch import Mode as ArmMode
-from user_robot.row import Mode, Source
-from user_robot.task import Boundary
+from user_robot.row import Source
 
 DOWN = (0, 0, 1, 0, 0, 0)
 
 
 def aim(cell):
     """An action towards full insertion at the nominal pose."""
-    position, rotation = cell.sent.observations[-1].state[7:10], cell.sent.observations[-1].state[10:13]
+    position, rotation = (
+        cell.sent.observations[-1].state[7:10],
+        cell.sent.observations[-1].state[10:13],
+    )
     aside = np.hypot(*position[:2]) + 0.1 * abs(rotation[2])
-    z = np.clip(100 * (-0.035 - position[2]), -1, 1) if aside > 0.002 and position[2] < -0.03 else 0.5
+    z = (
+        np.clip(100 * (-0.035 - position[2]), -1, 1)
+        if aside > 0.002 and position[2] < -0.03
+        else 0.5
+    )
     return np.clip(np.r_[-60 * position[:2], z, -8 * rotation], -1, 1)
 
 
@@ -58,12 +65,21 @@ def test_an_episode_leaves_one_row_for_every_action_and_a_closing_row():
 def test_the_next_observation_leaves_before_the_row_of_the_last_step():
     cell = Cell()
     order = []
-    cell.sent.observation = lambda o: (order.append(('observation', o.step)), cell.sent.observations.append(o))
+    cell.sent.observation = lambda o: (
+        order.append(('observation', o.step)),
+        cell.sent.observations.append(o),
+    )
     cell.sent.row = lambda r: order.append(('row', r.step))
     cell.begin()
     cell.act(DOWN)
     cell.act(DOWN)
-    assert order == [('observation', 0), ('observation', 1), ('row', 0), ('observation', 2), ('row', 1)]
+    assert order == [
+        ('observation', 0),
+        ('observation', 1),
+        ('row', 0),
+        ('observation', 2),
+        ('row', 1),
+    ]
 
 
 def test_success_ends_the_task_and_is_no_truncation():
@@ -72,8 +88,17 @@ def test_success_ends_the_task_and_is_no_truncation():
     play(cell)
     last, closing = cell.sent.rows[-2:]
     assert cell.episode.result.boundary is Boundary.SUCCESS
-    assert (last.reward, last.terminated, last.truncated, last.boundary) == (1.0, True, False, Boundary.SUCCESS)
-    assert (closing.terminated, closing.truncated, closing.boundary) == (True, False, Boundary.SUCCESS)
+    assert (last.reward, last.terminated, last.truncated, last.boundary) == (
+        1.0,
+        True,
+        False,
+        Boundary.SUCCESS,
+    )
+    assert (closing.terminated, closing.truncated, closing.boundary) == (
+        True,
+        False,
+        Boundary.SUCCESS,
+    )
     assert cell.task.success(replace(cell.drive.sample().state))
     assert sum(r.reward for r in cell.sent.rows) == 1.0
 
@@ -103,7 +128,12 @@ def test_a_force_above_the_limit_aborts_without_reward_and_blocks_the_arm():
     assert not result.void
     assert result.peak_force_n > 12.0
     for row in (last, closing):
-        assert (row.reward, row.terminated, row.truncated, row.boundary) == (0.0, False, True, Boundary.ABORT)
+        assert (row.reward, row.terminated, row.truncated, row.boundary) == (
+            0.0,
+            False,
+            True,
+            Boundary.ABORT,
+        )
     assert cell.drive.latch.mode is ArmMode.FAULT
     assert not cell.drive.command(replace_step(cell, 1000))
     cell.begin(seed=2)
@@ -175,7 +205,9 @@ def test_an_unusable_action_never_moves_the_arm_and_ends_the_episode_after_a_few
     cell.begin()
     for _ in range(REFUSALS):
         assert cell.episode.running
-        cell.episode.on_answer(replace(answer(cell.episode, np.zeros(6)), chunk=np.asarray(chunk, np.float32)))
+        cell.episode.on_answer(
+            replace(answer(cell.episode, np.zeros(6)), chunk=np.asarray(chunk, np.float32))
+        )
     result = cell.episode.result
     assert cell.sent.commands == []
     assert result.boundary is Boundary.ABORT
@@ -208,11 +240,21 @@ def test_a_state_that_is_not_finite_ends_the_episode_and_is_kept_nowhere():
     assert all(np.isfinite(r.state).all() for r in cell.sent.rows)
 
 
+def test_an_applied_target_that_is_not_finite_leaves_no_row():
+    cell = Cell()
+    cell.begin()
+    cell.episode.on_answer(answer(cell.episode, DOWN))
+    sample = cell.drive.step(cell.sent.commands.pop())
+    lost = Pose(np.full(3, math.inf), sample.applied.quaternion)
+    cell.episode.on_sample(replace(sample, applied=lost))
+    assert cell.episode.result.void
+    assert [(r.step, r.closing) for r in cell.sent.rows] == [(0, True)]
+
+
 def test_a_pose_that_is_not_finite_never_begins_an_episode():
     cell = Cell()
     sample = cell.reset()
     lost = Pose(np.full(3, math.nan), sample.state.pose.quaternion)
-    from user_robot.row import Goal
 
     goal = Goal(Mode.TRAIN, 'actor', 0, 0)
     cell.episode.begin(goal, cell.number, replace(sample, state=replace(sample.state, pose=lost)))
@@ -264,9 +306,15 @@ def test_a_chunk_is_executed_row_by_row_from_one_answer():
     chunk[:, 2] = (0.1, 0.2, 0.3)
     cell.act(chunk, version=9)
     assert [o.step for o in cell.sent.observations] == [0, 3]
-    assert [(r.horizon, r.chunk_index, r.policy_version) for r in cell.sent.rows] == [(3, i, 9) for i in range(3)]
-    np.testing.assert_allclose([r.policy_action[2] for r in cell.sent.rows], [0.1, 0.2, 0.3], rtol=1e-6)
-    np.testing.assert_allclose([r.executed_action[2] for r in cell.sent.rows], [0.1, 0.2, 0.3], atol=1e-5)
+    assert [(r.horizon, r.chunk_index, r.policy_version) for r in cell.sent.rows] == [
+        (3, i, 9) for i in range(3)
+    ]
+    np.testing.assert_allclose(
+        [r.policy_action[2] for r in cell.sent.rows], [0.1, 0.2, 0.3], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        [r.executed_action[2] for r in cell.sent.rows], [0.1, 0.2, 0.3], atol=1e-5
+    )
 
 
 def test_a_new_episode_never_executes_the_rest_of_an_old_chunk():
@@ -281,7 +329,7 @@ def test_a_new_episode_never_executes_the_rest_of_an_old_chunk():
     assert cell.sent.commands == []
     assert cell.sent.observations[-1].step == 0
     cell.act(DOWN, version=2)
-    first = [r for r in cell.sent.rows if r.episode == cell.number][0]
+    first = next(r for r in cell.sent.rows if r.episode == cell.number)
     assert (first.policy_version, first.chunk_index, first.horizon) == (2, 0, 1)
 
 

@@ -7,8 +7,8 @@ import pytest
 from rig import Cell, answer
 
 from user_core import config as schema
+from user_core.outcome import Boundary
 from user_robot.latch import Mode as ArmMode
-from user_robot.task import Boundary
 
 DOWN = (0, 0, 1, 0, 0, 0)
 
@@ -79,11 +79,16 @@ def test_the_arm_holds_within_its_deadline_when_commands_stop_and_goes_on_with_t
     assert cell.drive.latch.mode is ArmMode.HOLD
     assert 'no command' in cell.drive.latch.reason
     held = cell.drive.sample()
+    off = np.linalg.norm(held.applied.position - held.state.pose.position)
+    assert off < 0.004
     flow(cell, 1.0)
     at_rest = cell.drive.sample()
     flow(cell, 1.0)
     assert np.linalg.norm(held.state.pose.position - at_rest.state.pose.position) < 0.01
-    assert np.linalg.norm(cell.drive.sample().state.pose.position - at_rest.state.pose.position) < 1e-4
+    assert (
+        np.linalg.norm(cell.drive.sample().state.pose.position - at_rest.state.pose.position)
+        < 1e-4
+    )
     cell.episode.tick()
     cell.episode.on_answer(answer(cell.episode, DOWN))
     flow(cell, 0.05)
@@ -135,3 +140,18 @@ def test_the_peak_force_of_a_step_is_the_largest_of_its_samples():
         cell.episode.tick()
         assert cell.sent.rows[-1].peak_force_n == max(peaks)
     assert cell.episode.result.peak_force_n > 5.0
+
+
+def test_a_stop_makes_a_moving_arm_hold_where_it_is():
+    cell = begun()
+    cell.episode.on_answer(answer(cell.episode, (1, 1, 1, 0, 0, 0)))
+    flow(cell, 0.12)
+    before = cell.drive.sample()
+    cell.drive.stop('the button')
+    held = cell.drive.sample()
+    np.testing.assert_array_equal(held.applied.position, before.state.pose.position)
+    assert np.linalg.norm(before.applied.position - held.applied.position) > 0.005
+    flow(cell, 0.5)
+    assert cell.episode.result.reason == 'the button'
+    rest = cell.drive.sample().state.pose.position
+    assert np.linalg.norm(rest - held.applied.position) < 0.004

@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is asked for, the target that reaches the arm is finite, in the box and one step away at most."""
+"""Whatever is asked for, the arm's target is finite, in the box and one step away at most."""
 
 import math
 
@@ -48,7 +48,9 @@ def test_ten_thousand_random_targets_stay_in_the_box_and_within_a_step(frame):
     ugly = [math.nan, math.inf, -math.inf, 1e300, -1e300, 1e-300]
     for _ in range(5000):
         measured = inside(frame, rng.uniform(-1, 1, 6))
-        numbers = np.concatenate([rng.normal(0, 10.0 ** rng.uniform(-3, 2), 3), rng.normal(0, 1, 4)])
+        numbers = np.concatenate(
+            [rng.normal(0, 10.0 ** rng.uniform(-3, 2), 3), rng.normal(0, 1, 4)]
+        )
         if rng.random() < 0.2:
             numbers[rng.integers(7)] = rng.choice(ugly)
         if rng.random() < 0.8:

@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on their way to replay survive the death of the process and arrive in order, each until it is acknowledged."""
+"""Rows survive the death of the process and arrive in order, sent until acknowledged."""
 
 import os
 from pathlib import Path
@@ -133,14 +133,21 @@ def test_a_damaged_row_in_the_middle_is_skipped_and_counted(tmp_path):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.one_of(st.just('put'), st.integers(0, 60), st.just('lose'), st.just('restart')), max_size=80))
+@given(
+    st.lists(
+        st.one_of(st.just('put'), st.integers(0, 60), st.just('lose'), st.just('restart')),
+        max_size=80,
+    )
+)
 def test_whatever_happens_every_row_arrives_in_order(tmp_path_factory, events):
     folder, clock, store = tmp_path_factory.mktemp('spool'), Clock(), {}
     state = {'deaf': False}
 
     def receive(data):
         if not state['deaf']:
-            text = data[: data.index(b'row', 1)].decode() if data.count(b'row') > 1 else data.decode()
+            text = (
+                data[: data.index(b'row', 1)].decode() if data.count(b'row') > 1 else data.decode()
+            )
             incarnation, seq = map(int, text.split()[1].split(':'))
             known = store.setdefault(incarnation, 0)
             if seq == known:
@@ -186,7 +193,9 @@ time.sleep(60)
 
 
 def test_a_killed_process_loses_nothing_and_only_what_was_not_acknowledged_is_sent_again(tmp_path):
-    writer = subprocess.Popen([sys.executable, '-c', WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, '-c', WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout.readline() == 'written\n'
     writer.send_signal(signal.SIGKILL)
     writer.wait()

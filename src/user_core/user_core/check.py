@@ -33,6 +33,9 @@ SPARE_BYTES = 300 * 2**20
 DISCOVERY_S = 1.5
 """Time in which a live node on this machine answers discovery (usually 0.1 s)."""
 
+LAST_DOMAIN = 232
+"""Above it DDS has no ports."""
+
 _PROBE = """
 import importlib, json, sys
 found = {}
@@ -162,14 +165,16 @@ def domain(config: RunConfig, machine: str | None = None) -> str:
 
     here = {n for n, cell in config.cells.items() if machine in (None, cell.machine)}
     number = os.environ.get('ROS_DOMAIN_ID', '0')
+    if not (number.isdigit() and int(number) <= LAST_DOMAIN):  # the middleware would just exit
+        raise UserError(
+            f'ROS_DOMAIN_ID is {number}', f'domains are 0 ... {LAST_DOMAIN}', 'Set one of them'
+        )
     context = rclpy.Context()
     try:
         rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
         node = rclpy.create_node(f'check_{os.getpid()}', context=context, enable_rosout=False)
     except Exception as error:
-        raise UserError(
-            f'ROS domain {number} cannot be joined', str(error), 'Set ROS_DOMAIN_ID to 0 ... 101'
-        ) from error
+        raise UserError(f'ROS domain {number} cannot be joined', str(error)) from error
     try:
         until = time.monotonic() + DISCOVERY_S
         while time.monotonic() < until:

@@ -19,10 +19,25 @@ from user_core import check, run_folder
 from user_core.config import RunConfig, config_hash, load
 from user_core.errors import UserError
 from user_core.plan import plan, plan_json
-from user_core.runner import Process, Supervisor, find_executable, processes
+from user_core.runner import Process, Supervisor, find_executable, may_have, processes
 
 CURVES = 'tensorboard'
 """Folder of TensorBoard's event files in a run folder."""
+NUMBERS = {
+    'learner': ('version', 'updates', 'utd', 'backlog', 'q', 'alpha'),
+    'policy': ('version', 'answers', 'refused', 'work_p50_s', 'work_p99_s'),
+    'replay': ('rows', 'lost', 'bad', 'duplicates'),
+    'episode': (
+        'rows',
+        'rows_unacknowledged',
+        'rows_resent',
+        'rows_damaged',
+        'late_actions',
+        'stray_actions',
+    ),
+    'arm': ('steps', 'behind_s', 'clock_s'),
+}
+"""A node's numbers that `user status` shows; of other nodes it shows the first five."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,6 +160,8 @@ def _check(options: argparse.Namespace) -> None:
         print(f'{node.path} on {node.machine}: {find_executable(node.package, node.executable)}')
     for line in check.imports(nodes, check.asks_for_gpu(config)):
         print(line)
+    if not all(may_have(node.nice) for node in nodes):
+        print('priorities: not allowed to this user, so a busy machine may delay the arm')
     print(f'GPU: {"found" if check.asks_for_gpu(config) else "not asked for"}')
     print(check.disk(config))
     print(check.port(config))
@@ -155,16 +172,43 @@ def _check(options: argparse.Namespace) -> None:
 def _status(options: argparse.Namespace) -> None:
     folder = run_folder.find(options.run)
     said, age_s = run_folder.status(folder)
-    state = (
-        f'said {age_s:.0f} s ago'
-        if age_s < run_folder.STALE_S
-        else (f'stale, last said {age_s:.0f} s ago: the run has ended or hangs')
-    )
-    if said.get('phase') in ('DONE', 'FAILED', 'END'):
+    if said.get('phase') == 'END':
         state = 'ended'
+    elif age_s < run_folder.STALE_S:
+        state = f'said {age_s:.0f} s ago'
+    else:
+        state = f'stale, last said {age_s:.0f} s ago: it was killed or hangs'
     print(f'{folder.name}: {state}')
-    for key, value in said.items():
-        print(f'  {key}: {value}')
+    nodes = dict(sorted(said.get('nodes', {}).items()))
+    if said.get('live'):
+        print(f'  {said["live"]}')
+    else:
+        for key in ('phase', 'env_steps', 'demos'):
+            if key in said:
+                print(f'  {key}: {said[key]}')
+    if said.get('reason'):
+        print(f'  reason: {said["reason"]}')
+    width = max((len(name) for name in nodes), default=0) + 1
+    for name, node in nodes.items():
+        print(f'  {_age(node)}  {name + ":":{width}} {_says(name, node)}')
+
+
+def _age(node: dict[str, Any]) -> str:
+    """How long the run had not heard of the node when it wrote its status."""
+    return f'{node["age_s"]:5.1f} s ago' if 'age_s' in node else f'{"":11}'
+
+
+def _says(name: str, node: dict[str, Any]) -> str:
+    """A node's state, why, and the numbers that people look at first."""
+    text = f'{node.get("state", "?")} {node.get("reason") or ""}'.rstrip()
+    own = {k: v for k, v in node.items() if k not in ('state', 'reason', 'age_s')}
+    keys = NUMBERS.get(name.rpartition('/')[2], tuple(own)[:5])
+    return '  '.join([text, *(f'{key} {_short(own[key])}' for key in keys if key in own)])
+
+
+def _short(value: float) -> str:
+    plain = abs(value) >= 100 or float(value).is_integer()
+    return f'{value:.0f}' if plain else f'{value:.3g}'
 
 
 if __name__ == '__main__':

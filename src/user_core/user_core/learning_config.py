@@ -33,7 +33,7 @@ Policy = MlpPolicy
 
 
 class Rlpd(Section):
-    """RLPD (Ball et al. 2023, arXiv 2302.02948): SAC with prior data, critic ensemble, layer norm."""
+    """RLPD (Ball et al. 2023, arXiv 2302.02948): SAC, prior data, critic ensemble, layer norm."""
 
     kind: Literal['rlpd'] = 'rlpd'
     gamma: Annotated[float, Field(gt=0, lt=1)] = 0.96
@@ -73,7 +73,7 @@ class Rlpd(Section):
     alpha_max: Positive = 1.0
     """Upper bound of the temperature; the learner says so when it is reached."""
     n_step: Count = 1
-    """Steps whose rewards are summed before a target bootstraps; never across the end of an episode."""
+    """Steps whose rewards are summed before a target bootstraps, within one episode."""
     log_std_start: Annotated[float, Field(ge=-8, le=1.5)] = 0.0
     """The actor's log standard deviation before training, before tanh."""
     bc_weight: NonNegative = 0.0
@@ -83,10 +83,10 @@ class Rlpd(Section):
     bc_normalized: bool = False
     """Divides the rest of the actor's loss by the mean |Q| of the batch, as TD3+BC does."""
     warmup_actor: Literal['learn', 'imitate'] = 'learn'
-    """What the actor does in the warm-up: learn from the critics, or only imitate the demonstrations."""
+    """The actor in the warm-up: learns from the critics, or only imitates the demonstrations."""
     actor_average: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Policies get a running average of the actor, which takes this share of it at each of its updates;
-    null: they get the newest actor."""
+    """Evaluation uses a running average of the actor, which takes this share of it at each of the
+    actor's updates; null: the actor itself, as training always does."""
     max_bad_updates: Count = 20
     """Updates in a row whose gradient is not finite after which the learner gives up."""
 
@@ -123,7 +123,7 @@ class Learner(Section):
     start_rows: Annotated[int, Field(ge=0)] = 100
     """Training rows before updates on them begin."""
     clone_updates: Annotated[int, Field(ge=0)] = 2000
-    """Updates of the behaviour cloning baseline, trained once before the warm-up; 0: no baseline."""
+    """Updates of the behaviour cloning baseline, made before the warm-up; 0: no baseline."""
     publish_every_s: Positive = 1.0
     """Time between two published versions, at least."""
     checkpoint_every_s: Positive = 30.0

@@ -45,7 +45,7 @@ from user_core.config import RunConfig, config_hash, from_json
 from user_core.errors import UserError
 from user_core.messages import doubles, stamp
 
-CLOSE_WITHIN_S = 8.0
+CLOSE_WITHIN_S = 9.0
 """A node that has not ended this long after the first signal is cut off."""
 DELIVER_WITHIN_S = 0.5
 """A closing node waits this long for its last messages to be received."""
@@ -170,11 +170,17 @@ def run_node(build: Callable[..., Any], name: str) -> NoReturn:
     """The main of a node: spins it until a signal, `Shell.finish`, an error or `rclpy.shutdown`.
 
     `build` is a subclass of Shell, built without arguments, or any class that takes a Shell. Its
-    `close()`, if it has one, runs before the context ends, so it may still publish.
+    `close()`, if it has one, runs after the last callback and before the context ends, so it may
+    still publish. If it has an `interrupt()`, a signal calls that and the node goes on until it
+    calls `Shell.finish`, so that it may still hear answers.
     Exits with 0 after a signal, 2 with one sentence after a UserError, 1 after a fault, whose
     traceback goes to the run's logs.
     """
-    rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
+    except Exception as error:
+        print(f'FATAL {name} cannot join ROS: {error}', flush=True)
+        raise SystemExit(1) from None
     executor = SingleThreadedExecutor()
     shell: Shell | None = None
     part: Any = None
@@ -187,7 +193,13 @@ def run_node(build: Callable[..., Any], name: str) -> NoReturn:
             shell = Shell(name)
             part = cast('Callable[[Shell], Any]', build)(shell)
         executor.add_node(shell)
-        while rclpy.ok() and not stopping.is_set() and shell.exit_code is None:
+        asked = False
+        while rclpy.ok() and shell.exit_code is None:
+            if stopping.is_set() and not asked:
+                if not hasattr(part, 'interrupt'):
+                    break
+                asked = True
+                part.interrupt()
             executor.spin_once()
         code = shell.exit_code or 0
     except ExternalShutdownException:

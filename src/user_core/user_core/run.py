@@ -2,15 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run: demonstrations, training, evaluation, end. Reads top to bottom in `Run.__call__`.
 
-It sits above the data's path: it only asks cells for episodes and reads what the learner says of itself.
-No rclpy here; `run_node` gives it cells, the learner's numbers and the announced weights.
+It sits above the data's path: it asks cells for episodes and reads what the learner says of
+itself. No rclpy here; `run_node` gives it cells, the learner's numbers and the announced weights.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from enum import IntEnum
 import itertools
 from pathlib import Path
 import shutil
@@ -21,110 +19,28 @@ import numpy as np
 
 from user_core.config import RunConfig
 from user_core.errors import UserError
+from user_core.outcome import Announced, Attempt, Episode, Goal, Mode
 
 
-class Mode(IntEnum):
-    """Observation.MODE_*: who acts in an episode, and how."""
-
-    TRAIN = 0
-    EVAL = 1
-    EVAL_SAMPLED = 2
-    DEMO = 3
-
-
-class Boundary(IntEnum):
-    """Transition.BOUNDARY_*: how an episode ended."""
-
-    NONE = 0
-    SUCCESS = 1
-    FAILURE = 2
-    TIMEOUT = 3
-    ABORT = 4
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a cell is asked for: one episode."""
-
-    mode: Mode
-    policy: str
-    version: int
-    seed: int
-
-
-@dataclass(frozen=True)
-class Episode:
-    """What came of one episode (RunEpisode.action holds the units)."""
-
-    goal: Goal
-    cell: str
-    boundary: Boundary
-    reason: str = ''
-    void: bool = False
-    episode_return: float = 0.0
-    length: int = 0
-    interventions: int = 0
-    first_version: int = 0
-    last_version: int = 0
-    peak_force: float = 0.0
-    distance: float = 0.0
-    policy_lag: float = 0.0
-    duration_s: float = 0.0
-    late_steps: int = 0
-    period_s: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
-
-    @property
-    def success(self) -> bool:
-        """True when the task was done."""
-        return self.boundary is Boundary.SUCCESS
-
-
-@dataclass(frozen=True)
-class Announced:
-    """One announced version of a policy's weights (msg/Weights)."""
-
-    policy: str
-    version: int
-    sha256: str
-    path: Path
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One evaluation of one frozen version; `kind` is streak or fresh (or the name of a baseline)."""
-
-    kind: str
-    policy: str
-    version: int
-    sha256: str
-    at_env_steps: int
-    episodes: tuple[Episode, ...]
-
-    @property
-    def streak(self) -> int:
-        """Longest run of successes in a row."""
-        groups = itertools.groupby(self.episodes, key=lambda e: e.success)
-        return max((len(list(run)) for good, run in groups if good), default=0)
-
-    @property
-    def successes(self) -> int:
-        """Number of successful episodes."""
-        return sum(e.success for e in self.episodes)
-
-
-class Stopped(Exception):
+class StoppedError(Exception):
     """Somebody asked the run to end early."""
 
 
 PATIENCE_S = 90.0
-"""How long a run waits for a cell, the learner or weights that do not come before it ends with the reason."""
+"""A run ends when a cell, the learner or weights have not come for this long."""
 
 
 class Run:
     """One run from the first demonstration to the report.
 
-    `cells` map a name to a blocking call (one thread each); `learner()` gives the learner's newest named
-    numbers plus `state` and `reason`; `announced(policy)` the newest weights of a policy or None.
+    Attributes:
+        cells: a blocking call for each cell, made from a thread of its own.
+        learner: gives the learner's newest numbers by name, and its `state` and `reason`.
+        announced: gives the newest weights of a policy, or None.
+        curve: takes a name, a value and the step it belongs to.
+        say: takes a line for people.
+        stop: ends the run early when set, from any thread.
+        evaluating: kind, episodes so far and episodes wanted of the newest attempt.
     """
 
     def __init__(
@@ -151,14 +67,22 @@ class Run:
         self.seconds: dict[str, float] = {}
         self.recent: deque[Episode] = deque(maxlen=config.evaluation.gate_window)
         self.best: Attempt | None = None
+        self.evaluating: tuple[str, list[Episode], int] | None = None
         self.progress = (-1.0, time.monotonic())
 
     # ---------------------------------------------------------------- the story
 
     def __call__(self) -> bool:
-        """Runs every phase; True when the goal was reached. Raises UserError with the reason it cannot go on."""
+        """Runs every phase; True when the goal was reached.
+
+        Raises:
+            UserError: the run cannot go on.
+            StoppedError: `stop` was set.
+        """
         if self.config.evaluate:
-            self.best = self.evaluate('fresh', self.weights('actor'), self.config.evaluation.fresh_episodes)
+            self.best = self.evaluate(
+                'fresh', self.weights('actor'), self.config.evaluation.fresh_episodes
+            )
             return True
         self.demonstrate()
         solved = False
@@ -179,9 +103,11 @@ class Run:
                 return
             if len(self.demos) >= self.config.budget.max_demo_attempts:
                 raise UserError(
-                    f'only {good} of {wanted} demonstrations succeeded in {len(self.demos)} attempts',
+                    f'only {good} of {wanted} demonstrations succeeded '
+                    f'in {len(self.demos)} attempts',
                     'the demonstrator fails too often in this scene',
-                    'raise budget.max_demo_attempts, lower budget.demos, or look at the demonstrator',
+                    'raise budget.max_demo_attempts, lower budget.demos, '
+                    'or look at the demonstrator',
                 )
 
     def train(self) -> bool:
@@ -190,7 +116,9 @@ class Run:
         evaluated_at = self.attempts[-1].at_env_steps if self.attempts else -rule.min_steps_between
         if self.env_steps >= budget.env_steps:
             return False
-        for episode in self.episodes('TRAINING', Mode.TRAIN, 'actor', 0, self.seeds(1, len(self.trained))):
+        for episode in self.episodes(
+            'TRAINING', Mode.TRAIN, 'actor', 0, self.seeds(1, len(self.trained))
+        ):
             self.trained.append(episode)
             self.recent.append(episode)
             self.env_steps += episode.length
@@ -198,12 +126,15 @@ class Run:
             wins = sum(e.success for e in self.recent)
             if self.env_steps >= budget.env_steps:
                 return wins >= rule.gate_successes
-            if wins >= rule.gate_successes and self.env_steps - evaluated_at >= rule.min_steps_between:
+            if (
+                wins >= rule.gate_successes
+                and self.env_steps - evaluated_at >= rule.min_steps_between
+            ):
                 return True
         return False
 
     def prove(self) -> bool:
-        """Evaluates one frozen version: a streak of successes, then fresh seeds. True when it holds."""
+        """Judges one frozen version by a streak, then by fresh starts; True if both hold."""
         rule = self.config.evaluation
         weights = self.weights('actor')
         streak = self.evaluate('streak', weights, rule.consecutive, until_failure=True)
@@ -216,7 +147,7 @@ class Run:
         return rate >= rule.fresh_success_rate
 
     def compare(self) -> None:
-        """Behaviour cloning of the same demonstrations, deterministic and sampled, on the same fresh starts."""
+        """Judges behaviour cloning of the same demonstrations on the same fresh starts."""
         n = self.config.evaluation.clone_episodes
         if n:
             weights = self.weights('clone')
@@ -235,14 +166,21 @@ class Run:
         self._keep(weights)
         seeds = self.seeds(2, 1000 * len(self.attempts)) if kind == 'streak' else self.seeds(3)
         done: list[Episode] = []
+        self.evaluating = (kind, done, episodes_n)
         if episodes_n:
-            for episode in self.episodes('EVALUATION', mode, weights.policy, weights.version, seeds):
+            for episode in self.episodes(
+                'EVALUATION', mode, weights.policy, weights.version, seeds
+            ):
                 done.append(episode)
                 if len(done) == episodes_n or (until_failure and not episode.success):
                     break
-        attempt = Attempt(kind, weights.policy, weights.version, weights.sha256, self.env_steps, tuple(done))
+        attempt = Attempt(
+            kind, weights.policy, weights.version, weights.sha256, self.env_steps, tuple(done)
+        )
         self.attempts.append(attempt)
-        self.curve(f'eval/{kind}_success_rate', attempt.successes / max(len(done), 1), self.env_steps)
+        self.curve(
+            f'eval/{kind}_success_rate', attempt.successes / max(len(done), 1), self.env_steps
+        )
         self.say(
             f'evaluation ({kind}) of {weights.policy} version {weights.version}: '
             f'{attempt.successes}/{len(done)} succeeded, longest streak {attempt.streak}'
@@ -251,16 +189,18 @@ class Run:
 
     # ---------------------------------------------------------------- the means
 
-    def episodes(self, phase: str, mode: Mode, policy: str, version: int, seeds: Iterator[int]) -> Iterator[Episode]:
-        """Keeps every cell busy and yields each episode as it ends; a void one is repeated with its seed.
+    def episodes(
+        self, phase: str, mode: Mode, policy: str, version: int, seeds: Iterator[int]
+    ) -> Iterator[Episode]:
+        """Keeps every cell busy and yields each episode; a void one is repeated with its seed.
 
-        A cell gets its next episode only after the caller has seen the last one, so a caller that breaks leaves
-        no cell moving: what runs then is waited for and dropped.
+        A cell gets its next episode only after the caller has seen the last one, so a caller that
+        breaks leaves no cell moving: what runs then is waited for and dropped.
         """
         self.phase, begun, patience = phase, time.monotonic(), time.monotonic()
         with ThreadPoolExecutor(len(self.cells)) as pool:
             running: dict[Future[Episode], str] = {}
-            idle, again = list(self.cells), []
+            idle, again = list(self.cells), list[int]()
             try:
                 while True:
                     self._check()
@@ -270,7 +210,9 @@ class Run:
                             goal = Goal(mode, policy, version, seed)
                             running[pool.submit(self.cells[cell], goal)] = cell
                         idle = []
-                    done, _ = wait(running, timeout=0.02, return_when=FIRST_COMPLETED)
+                    if not running:  # the learner owes updates
+                        self.stop.wait(0.02)
+                    done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     for future in done:
                         episode = future.result()
                         idle.append(running.pop(future))
@@ -294,7 +236,10 @@ class Run:
                 self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - begun
 
     def seeds(self, stream: int, first: int = 0) -> Iterator[int]:
-        """Start seeds, disjoint between streams: 0 demonstrations, 1 training, 2 streaks, 3 fresh evaluation."""
+        """Start seeds; no two streams share one.
+
+        Streams: 0 demonstrations, 1 training, 2 streaks, 3 fresh starts.
+        """
         return itertools.count((self.config.seed << 32) | (stream << 28) | first)
 
     def weights(self, policy: str) -> Announced:
@@ -303,9 +248,11 @@ class Run:
         while (found := self.announced(policy)) is None:
             self._check()
             if time.monotonic() > deadline:
-                raise UserError(f'no weights of policy {policy} were announced within {PATIENCE_S:.0f} s',
-                                self.learner().get('reason') or 'the learner does not publish',
-                                'see the learner log in the run folder')
+                raise UserError(
+                    f'no weights of policy {policy} were announced within {PATIENCE_S:.0f} s',
+                    self.learner().get('reason') or 'the learner does not publish',
+                    'see the learner log in the run folder',
+                )
             self.stop.wait(0.05)
         return found
 
@@ -321,26 +268,35 @@ class Run:
     def _check(self) -> None:
         """Ends the run when asked, out of wall time, or when the learner gave up."""
         if self.stop.is_set():
-            raise Stopped
+            raise StoppedError
         limit = self.config.budget.wall_s
         if limit and time.monotonic() - self.started > limit:
-            raise UserError(f'the run used its {limit:.0f} s of wall time', 'budget.wall_s', 'raise it, or look at the curves')
+            raise UserError(
+                f'the run used its {limit:.0f} s of wall time',
+                'budget.wall_s',
+                'raise it, or look at the curves',
+            )
         learner = self.learner()
         if learner.get('state') == 'HALTED':
-            raise UserError('the learner gave up', learner.get('reason', ''), 'see its log and the curves')
+            raise UserError(
+                'the learner gave up', learner.get('reason', ''), 'see its log and the curves'
+            )
 
     def _learner_keeps_up(self) -> bool:
-        """Lockstep has no real time to wait in, so training waits here when the learner owes updates.
+        """False while training has to wait for the learner: in lockstep, when it owes updates.
 
         Realtime never waits: the arm keeps its rate and the learner catches up.
         """
         learner = self.learner()
         if learner.get('state') not in ('TRAINING', 'IDLE'):
             return False
-        return self.config.pace == 'realtime' or learner['backlog'] <= self.config.learner.max_backlog_updates
+        return (
+            self.config.pace == 'realtime'
+            or learner['backlog'] <= self.config.learner.max_backlog_updates
+        )
 
     def _backlog_moved(self) -> float:
-        """The last instant (steady) at which the learner's update count grew; waiting on a busy learner is fine."""
+        """Steady time at which the learner's updates last grew: a busy one is waited for."""
         updates = self.learner().get('updates', 0.0)
         if updates != self.progress[0]:
             self.progress = (updates, time.monotonic())
@@ -365,22 +321,35 @@ class Run:
             self.curve('train/cycle_time_s', float(np.median(episode.period_s)), self.env_steps)
 
     def live(self) -> str:
-        """One line for people: always holds something that moves (distance, force, Q) before the first success."""
-        learner, new = self.learner(), list(self.recent)
-        numbers = ' '.join(
-            text
-            for text in (
-                f'demos {sum(e.success for e in self.demos)}/{self.config.budget.demos}',
-                f'steps {self.env_steps}/{self.config.budget.env_steps}',
-                f'success {sum(e.success for e in new)}/{len(new)}' if new else '',
-                f'closest {1e3 * np.median([e.distance for e in new]):.1f} mm' if new else '',
-                f'force {np.median([e.peak_force for e in new]):.0f} N' if new else '',
-                f'Q {learner["q"]:.3f}' if 'q' in learner else '',
-                f'alpha {learner["alpha"]:.4f}' if 'alpha' in learner else '',
-                f'utd {learner["utd"]:.2f}' if 'utd' in learner else '',
-                f'version {learner["version"]:.0f}' if 'version' in learner else '',
-                f'learner {learner["state"]}' if 'state' in learner else '',
-            )
-            if text
-        )
+        """One line for people; something in it moves before the first success."""
+        judging = self.evaluating if self.phase == 'EVALUATION' else None
+        numbers = self._evaluation(*judging) if judging else self._training()
         return f'{self.phase} {time.monotonic() - self.started:.0f} s  {numbers}'
+
+    @staticmethod
+    def _evaluation(kind: str, episodes: list[Episode], wanted: int) -> str:
+        good, done = sum(e.success for e in episodes), len(episodes)
+        return f'{kind} {good}/{wanted} ok' + (f', {done - good} failed' if done > good else '')
+
+    def _training(self) -> str:
+        learner, new = self.learner(), list(self.recent)
+        texts = [
+            f'demos {sum(e.success for e in self.demos)}/{self.config.budget.demos}',
+            f'steps {self.env_steps}/{self.config.budget.env_steps}',
+        ]
+        if new:
+            texts += [
+                f'success {sum(e.success for e in new)}/{len(new)}',
+                f'closest {1e3 * np.median([e.distance for e in new]):.1f} mm',
+                f'force {np.median([e.peak_force for e in new]):.0f} N',
+            ]
+        for name, key, form in (
+            ('Q', 'q', '.3f'),
+            ('alpha', 'alpha', '.4f'),
+            ('utd', 'utd', '.2f'),
+            ('version', 'version', '.0f'),
+            ('learner', 'state', ''),
+        ):
+            if key in learner:
+                texts.append(f'{name} {learner[key]:{form}}')
+        return ' '.join(texts)

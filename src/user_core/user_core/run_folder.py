@@ -36,7 +36,7 @@ def name_of(config: RunConfig, chosen: str | None = None) -> str:
 
 
 def create(config: RunConfig, run: str) -> Path:
-    """A new folder for the run, with config.json, and `latest` beside it pointing there.
+    """A new folder with config.json; `latest` beside it points to the newest run that trains.
 
     Raises:
         UserError: it exists, or cannot be written.
@@ -47,10 +47,11 @@ def create(config: RunConfig, run: str) -> Path:
         (folder / 'config.json').write_text(
             json.dumps(config.model_dump(mode='json'), indent=1) + '\n'
         )
-        latest, new = folder.parent / 'latest', folder.parent / f'.latest-{run}'
-        new.unlink(missing_ok=True)
-        new.symlink_to(run)
-        new.replace(latest)
+        if config.evaluate is None:
+            latest, new = folder.parent / 'latest', folder.parent / f'.latest-{run}'
+            new.unlink(missing_ok=True)
+            new.symlink_to(run)
+            new.replace(latest)
     except FileExistsError as error:
         raise UserError(
             f'The run {run} exists already in {folder.parent}',

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 import json
 import os
 from pathlib import Path
+import resource
 import selectors
 import signal
 import socket
@@ -31,8 +32,8 @@ from user_core.plan import NodeSpec
 PR_SET_PDEATHSIG = 1
 CUT_OFF_S = 10.0
 """All processes are gone this long after the first Ctrl-C, the stubborn ones by SIGKILL."""
-STAGE_S = 4.0
-"""A process is given this long to end before the next one is asked to; all share CUT_OFF_S."""
+STAGE_S = 1.0
+"""A process is given this long alone before the next one is asked to end, too."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Wait before each respawn; a process that stays up for HEALTHY_S starts over at the first."""
 HEALTHY_S = 20.0
@@ -293,6 +294,13 @@ def find_executable(package: str, executable: str) -> Path:
     )
 
 
+def may_have(nice: int) -> bool:
+    """Whether this user may start processes of that priority."""
+    return (
+        nice >= 0 or os.geteuid() == 0 or 20 - nice <= resource.getrlimit(resource.RLIMIT_NICE)[0]
+    )
+
+
 def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) -> list[Process]:
     """The plan's nodes as processes; writes their parameter files into the run's folder.
 
@@ -309,7 +317,7 @@ def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) ->
         file = place / f'{name.replace("/", "_")}.yaml'
         file.write_text(f'{node.path}:\n  ros__parameters:\n{"".join(lines)}')
         command = [
-            *(('nice', '-n', str(node.nice)) if node.nice else ()),
+            *(('nice', '-n', str(node.nice)) if node.nice and may_have(node.nice) else ()),
             str(find_executable(node.package, node.executable)),
             *('--ros-args', '-r', f'__node:={node.name}', '-r', f'__ns:={node.namespace}'),
             *('--params-file', str(file)),

@@ -1,6 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the whole learner: one safetensors file each (no pickle), written durably, newest two kept."""
+"""Checkpoints of the whole learner: one safetensors file each (no pickle), written durably, newest
+two kept.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ KEEP = 2
 def save(
     folder: Path, tensors: Mapping[str, Tensor], progress: Mapping[str, int | float | str]
 ) -> Path:
-    """Writes a checkpoint named by progress['updates'] and returns its path. Raises OSError on a full disk."""
+    """Writes a checkpoint named by progress['updates'] and returns its path. Raises OSError on a
+    full disk.
+    """
     path = folder / f'learner-{int(progress["updates"]):010d}.safetensors'
     text = json.dumps({'schema': SCHEMA, **progress})
     write_durably(
@@ -62,8 +66,8 @@ def load(folder: Path, config_hash: str) -> tuple[dict[str, Tensor], dict] | Non
             )
         if progress['config_hash'] != config_hash:
             raise UserError(
-                f'{path.name} was written with configuration {progress["config_hash"]}, this one is {config_hash}',
-                'a run is resumed with the configuration it began with',
+                f'{path.name} belongs to another configuration',
+                f'it was written with {progress["config_hash"]}, this one is {config_hash}',
                 'start a new run, or use the config.json of that run',
             )
         return tensors, progress

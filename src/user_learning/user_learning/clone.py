@@ -12,10 +12,14 @@ from torch import Tensor
 from user_learning.networks import Actor
 
 ACTION_LIMIT = 0.99
-"""Demonstrated actions are brought inside +- this before atanh: at +-1 a tanh-Gaussian has no density."""
+"""Demonstrated actions are brought inside +- this before atanh: at +-1 a tanh-Gaussian has no
+density.
+"""
 
 MIN_LOG_STD = -2.0
-"""Floor of the cloned standard deviation, so that a few rows cannot make the density peak without end."""
+"""Floor of the cloned standard deviation, so that a few rows cannot make the density peak without
+end.
+"""
 
 
 def clone_loss(actor: Actor, state: Tensor, action: Tensor) -> Tensor:
@@ -32,7 +36,8 @@ def clone_loss(actor: Actor, state: Tensor, action: Tensor) -> Tensor:
 def train_clone(
     actor: Actor, batches: Iterator[tuple[Tensor, Tensor]], lr: float, updates: int
 ) -> float:
-    """Fits the actor in place on (state, action) batches, `updates` of them, and returns the last loss.
+    """Fits the actor in place on (state, action) batches, `updates` of them, and returns the last
+    loss.
 
     The step size falls to zero on a cosine.
     """

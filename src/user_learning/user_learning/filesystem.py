@@ -1,6 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses file systems on which an append-only log is not durable or not visible to its readers at once."""
+"""Refuses file systems on which an append-only log is not durable or not visible to its readers at
+once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ NETWORKED = (
 def kind_of(path: Path, mountinfo: str | None = None) -> str:
     """Type of the file system that holds `path` (its nearest existing parent), '' when unknown.
 
-    `mountinfo` is the text of /proc/self/mountinfo (man 5 proc_pid_mountinfo), read when not given.
+    `mountinfo` is the text of /proc/self/mountinfo (man 5 proc_pid_mountinfo), read when not
+    given.
     """
     if mountinfo is None:
         table = Path('/proc/self/mountinfo')
@@ -48,6 +51,6 @@ def refuse_network(path: Path, mountinfo: str | None = None) -> None:
     if kind in NETWORKED or (kind.startswith('fuse.') and kind != 'fuse.fuse-overlayfs'):
         raise UserError(
             f'the store cannot live in {path}',
-            f'it is on a network file system ({kind}), where a row is not safe when it is said to be',
+            f'a network file system ({kind}) does not keep a row when it says so',
             'choose a local disk with runs=<folder>',
         )

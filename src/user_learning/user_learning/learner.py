@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training loop: read new rows, update as the budget allows, publish, save, tell.
 
-Everything happens in `turn`, in one thread. Other threads read `numbers` (replaced whole) and call `snapshot`.
+Everything happens in `turn`, in one thread. Other threads read `numbers` (replaced whole) and call
+`snapshot`.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ IDLE_S = 0.01
 class Learner:
     """One run's learner.
 
-    `announce` is called with every published version, `curve` with (name, value, environment steps) about
-    once a second; both from the learner's thread.
+    `announce` is called with every published version, `curve` with (name, value, environment
+    steps) about once a second; both from the learner's thread.
     """
 
     def __init__(
@@ -59,19 +60,18 @@ class Learner:
         self.config, self.spec, self.publisher = config, spec, publisher
         self.announce, self.curve = announce, curve
         self.device = config.learner.device
-        self.rows = Rows(config.replay.window_rows, spec.state_n, spec.action_n)
         self.tail = Tail(folder / 'store')
         self.checkpoints = folder / 'checkpoints'
         algorithm = config.algorithm
-        self.rlpd = Rlpd(algorithm, spec, config.policy.hidden, config.seed, self.device)
-        self.sample = Sampler(
-            self.rows,
-            algorithm.batch,
-            algorithm.demo_fraction,
-            config.seed,
+        self.rows = Rows(
+            config.replay.window_rows,
+            spec.state_n,
+            spec.action_n,
             algorithm.gamma,
             algorithm.n_step,
         )
+        self.rlpd = Rlpd(algorithm, spec, config.policy.hidden, config.seed, self.device)
+        self.sample = Sampler(self.rows, algorithm.batch, algorithm.demo_fraction, config.seed)
         self.clone: dict[str, Tensor] | None = None
         self.state, self.reason = 'WAIT_DEMOS', ''
         self._save_asked, self._save_done = threading.Event(), threading.Event()
@@ -97,7 +97,9 @@ class Learner:
             self._save()
 
     def snapshot(self, timeout_s: float) -> Path | None:
-        """Asks the learner's thread for a checkpoint and waits for it; None when there was none in time."""
+        """Asks the learner's thread for a checkpoint and waits for it; None when there was none in
+        time.
+        """
         self._save_done.clear()
         self._save_asked.set()
         return self._saved if self._save_done.wait(timeout_s) else None
@@ -105,7 +107,8 @@ class Learner:
     def turn(self) -> float:
         """One turn; returns how long to wait before the next one, in seconds.
 
-        An error that ends the training is a state, HALTED, with its reason: the run reads it and ends.
+        An error that ends the training is a state, HALTED, with its reason: the run reads it and
+        ends.
         """
         if self.state == 'HALTED':
             return 1.0
@@ -140,7 +143,7 @@ class Learner:
             return IDLE_S
         warm = rlpd.updates >= learner.warmup_updates
         self.state, self.reason = (
-            ('TRAINING', '') if warm else ('WARMUP', 'updates on demonstrations alone')
+            ('TRAINING', self._alarm()) if warm else ('WARMUP', 'updates on demonstrations alone')
         )
         until = TURN_UPDATES if warm else min(TURN_UPDATES, learner.warmup_updates - rlpd.updates)
         for _ in range(int(min(owed, until))):
@@ -154,10 +157,22 @@ class Learner:
             self._save_if_due()
         return 0.0
 
-    def allowed(self) -> float:
-        """Updates that the rows so far pay for: the learner neither starves nor over-trains in a pause.
+    def _alarm(self) -> str:
+        """What a person should look at although training goes on."""
+        if self.rlpd.alpha >= 0.999 * self.config.algorithm.alpha_max:
+            return (
+                'the temperature is at algorithm.alpha_max: the target entropy may be out of reach'
+            )
+        if self.rows.last_refused:
+            return f'{self.rows.refused} rows were left out; {self.rows.last_refused}'
+        return ''
 
-        allowed = warmup_updates + utd * train_rows, of which only the warm-up before `start_rows` rows.
+    def allowed(self) -> float:
+        """Updates that the rows so far pay for: the learner neither starves nor over-trains in a
+        pause.
+
+        allowed = warmup_updates + utd * train_rows, of which only the warm-up before `start_rows`
+        rows.
         """
         learner, utd = self.config.learner, self.config.algorithm.utd
         if self.rows.train_rows < max(learner.start_rows, 1):
@@ -200,7 +215,7 @@ class Learner:
             return
         if not first and now - self._published_at < self.config.learner.publish_every_s:
             return
-        tensors = {k: v.cpu() for k, v in rlpd.published().state_dict().items()}
+        tensors = {k: v.cpu() for k, v in rlpd.published().items()}
         if not all(bool(t.isfinite().all()) for t in tensors.values()):
             raise UserError(
                 'the actor holds a weight that is not finite',
@@ -223,7 +238,7 @@ class Learner:
         tensors = {k: v.cpu() for k, v in self.rlpd.state_dict().items()}
         if self.clone is not None:
             tensors |= {f'clone.{k}': v for k, v in self.clone.items()}
-        progress = {
+        progress: dict[str, int | float | str] = {
             'updates': self.rlpd.updates,
             'train_rows': self.rows.train_rows,
             'records': self.tail.records,
@@ -239,7 +254,9 @@ class Learner:
             self.reason = f'no checkpoint could be written: {error.strerror}'
 
     def _restore(self) -> None:
-        """Goes on from the newest checkpoint and the whole store; counters continue, versions only grow."""
+        """Goes on from the newest checkpoint and the whole store; counters continue, versions only
+        grow.
+        """
         self._read()
         loaded = checkpoint.load(self.checkpoints, config_hash(self.config))
         if loaded is None:
@@ -247,7 +264,7 @@ class Learner:
         tensors, progress = loaded
         if self.tail.records < progress['records']:
             raise UserError(
-                f'the store holds {self.tail.records} records, the checkpoint has seen {progress["records"]}',
+                f'the store holds {self.tail.records} records and has held {progress["records"]}',
                 'a learner that goes on without its rows forgets what it knew',
                 'bring the store back, or start a new run',
             )

@@ -1,6 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The learner's node: the training loop in a thread of its own, services and numbers in the executor's."""
+"""The learner's node: the training loop in a thread of its own, services and numbers in the
+executor's.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +44,7 @@ class LearnerNode:
             shared_folder(shell.run, shell.folder),
             shell.folder / 'learner' / 'versions.json',
             weights_hash(config),
+            archive=shell.folder / 'checkpoints',
         )
         self.learner = Learner(
             config,
@@ -110,7 +113,9 @@ class LearnerNode:
         self.shell.metrics(learner.state, learner.reason, **learner.numbers)
 
     def close(self) -> None:
-        """Saves, then takes the exchange folder away: chosen versions live in the run's checkpoints."""
+        """Saves, then takes the exchange folder away: chosen versions live in the run's
+        checkpoints.
+        """
         self.stop.set()
         self.thread.join(timeout=6.0)
         self.curves.close()

@@ -1,30 +1,35 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads announced and asked-for versions in a thread: read or fetch, verify, hand over; the newest wins."""
+"""Loads announced and asked-for versions in a thread: read or fetch, verify, hand over; the newest
+wins.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 import socket
 import threading
 import time
 
 from user_learning.policy import Policy
-from user_learning.weights import BadWeights, Version, read
+from user_learning.weights import Version, read
 
 RETRY_S = 0.5
 """Wait after a version could not be had."""
 
 Fetch = Callable[[str, int], tuple[bytes, str]]
-"""(policy, version) -> the file's bytes and its content hash, from the learner; raises BadWeights."""
+"""(policy, version) -> the file's bytes and its content hash, from the learner; raises
+BadWeightsError.
+"""
 
 
 class Loader:
     """A mailbox of one announcement a policy, and of versions that somebody waits for.
 
-    `loaded` is called from this thread after each version that was handed over; `reason` says in plain words
-    why the last one was not.
+    `loaded` is called from this thread after each version that was handed over; `reason` says in
+    plain words why the last one was not.
     """
 
     def __init__(
@@ -79,8 +84,9 @@ class Loader:
             for version, host in newest:
                 self._load(version.policy, version.version, version, host, asked=False)
             for policy, number in asked:
-                version, host = self._known.get((policy, number), (None, ''))
-                if self._load(policy, number, version, host, asked=True):
+                known = self._known.get((policy, number))
+                version_or_none, host = known if known else (None, '')
+                if self._load(policy, number, version_or_none, host, asked=True):
                     with self._change:
                         self._asked.discard((policy, number))
                 else:
@@ -108,9 +114,8 @@ class Loader:
     ) -> tuple[bytes, str]:
         """From this machine's file if it is there, else from the learner."""
         if version is not None and host in ('', socket.gethostname()):
-            try:
+            with suppress(
+                FileNotFoundError
+            ):  # a newer one replaced it: the learner may know an archived copy
                 return Path(version.path).read_bytes(), version.sha256
-            except FileNotFoundError:
-                if self.announced.get(policy, 0) > number:
-                    raise BadWeights('a newer one has replaced it') from None
         return self.fetch(policy, number)

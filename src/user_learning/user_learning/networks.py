@@ -1,11 +1,14 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of state-based learners: normalisation, tanh-Gaussian actor, batched critic ensemble."""
+"""Networks of state-based learners: normalisation, tanh-Gaussian actor, batched critic
+ensemble.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+import itertools
 import math
 
 import numpy as np
@@ -14,50 +17,70 @@ from torch import Tensor, nn
 import torch.nn.functional as F  # noqa: N812 (torch's own custom)
 
 LOG_STD_MIN, LOG_STD_MAX = -8.0, 1.5
-"""Bounds of the actor's log standard deviation before tanh; outside them gradients vanish or explode."""
+"""Bounds of the actor's log standard deviation before tanh; outside them gradients vanish or
+explode.
+"""
+
+AVERAGE = 'average.'
+"""Prefix of the averaged actor's tensors in a file of weights."""
 
 
 @dataclass(frozen=True)
 class Spec:
     """What a network must know of a task: sizes and the constants of its normalisation.
 
-    `mean`, `scale`, `squash` have shape [state_n]: a value enters the network as (x - mean) / scale, and
-    through tanh where `squash` holds (forces: their tails are long).
+    `mean`, `scale`, `squash` have shape [state_n]: a value enters the network as (x - mean) /
+    scale, and through tanh where `squash` holds (forces: their tails are long). The values at
+    `fine_index` enter a second time, as tanh((x - fine_mean) / fine_scale): what is far away at
+    one scale decides at the other.
     """
 
     mean: np.ndarray
     scale: np.ndarray
     squash: np.ndarray
     action_n: int
+    fine_index: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    fine_mean: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    fine_scale: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
 
     @property
     def state_n(self) -> int:
         """Number of state values."""
         return len(self.mean)
 
+    @property
+    def input_n(self) -> int:
+        """Number of values that enter a network."""
+        return len(self.mean) + len(self.fine_index)
+
 
 class Normalizer(nn.Module):
-    """The task's constants as buffers, so that they ride in the weights and cannot be forgotten."""
+    """The task's constants as buffers, so that they ride in the weights and cannot be forgotten.
 
+    One affine map of gathered values, then tanh on some: coarse values first, fine ones behind
+    them.
+    """
+
+    index: Tensor
     mean: Tensor
     scale: Tensor
     squash: Tensor
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
-        self.register_buffer(
-            'mean', torch.as_tensor(np.asarray(spec.mean), dtype=torch.float32).clone()
-        )
-        self.register_buffer(
-            'scale', torch.as_tensor(np.asarray(spec.scale), dtype=torch.float32).clone()
-        )
-        self.register_buffer(
-            'squash', torch.as_tensor(np.asarray(spec.squash), dtype=torch.bool).clone()
-        )
+        index = np.concatenate([np.arange(spec.state_n), spec.fine_index])
+        squash = np.concatenate([spec.squash, np.ones(len(spec.fine_index), bool)])
+        for name, values, dtype in (
+            ('index', index, torch.int64),
+            ('mean', np.concatenate([spec.mean, spec.fine_mean]), torch.float32),
+            ('scale', np.concatenate([spec.scale, spec.fine_scale]), torch.float32),
+            ('squash', squash, torch.bool),
+        ):
+            self.register_buffer(name, torch.tensor(values, dtype=dtype))
 
     def forward(self, state: Tensor) -> Tensor:
-        """Raw SI state [..., n] to network input of the same shape."""
-        x = (state - self.mean) / self.scale
+        """Raw SI state [..., state_n] to network input [..., input_n]."""
+        x = (state.index_select(-1, self.index) - self.mean) / self.scale
         return torch.where(self.squash, torch.tanh(x), x)
 
 
@@ -77,7 +100,7 @@ class Actor(nn.Module):
         super().__init__()
         self.normalizer = Normalizer(spec)
         layers: list[nn.Module] = []
-        n = spec.state_n
+        n = spec.input_n
         for width in hidden:
             layers += [_linear(n, width, math.sqrt(2.0), generator)]
             layers += [nn.LayerNorm(width, elementwise_affine=False), nn.ReLU()]
@@ -102,7 +125,7 @@ def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tens
     """Action and log-probability of a tanh-Gaussian for standard normal `noise` of mean's shape.
 
     u = mu + sigma * eps, a = tanh(u),
-    log p(a) = sum log N(u; mu, sigma) - log(1 - tanh(u)^2)          (SAC, arXiv 1801.01290, eq. 21)
+    log p(a) = sum log N(u; mu, sigma) - log(1 - tanh(u)^2)       (SAC, arXiv 1801.01290, eq. 21)
     with log(1 - tanh(u)^2) = 2 * (log 2 - u - softplus(-2u)), which is exact for large |u|.
     """
     u = mean + log_std.exp() * noise
@@ -112,7 +135,9 @@ def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tens
 
 
 class CriticEnsemble(nn.Module):
-    """E independent critics Q(s, a) with layer norm, evaluated as one batched product (RLPD, REDQ)."""
+    """E independent critics Q(s, a) with layer norm, evaluated as one batched product (RLPD,
+    REDQ).
+    """
 
     def __init__(
         self,
@@ -122,9 +147,9 @@ class CriticEnsemble(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        sizes = [spec.state_n + spec.action_n, *hidden, 1]
+        sizes = [spec.input_n + spec.action_n, *hidden, 1]
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        for k, (a, b) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
+        for k, (a, b) in enumerate(itertools.pairwise(sizes)):
             gain = 1.0 if k == len(sizes) - 2 else math.sqrt(2.0)
             members = [
                 nn.init.orthogonal_(torch.empty(a, b), gain, generator) for _ in range(critics_n)
@@ -133,7 +158,9 @@ class CriticEnsemble(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(critics_n, 1, b)))
 
     def forward(self, x: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
-        """Values [E, batch] of normalised states x and actions; `members` chooses a subset of critics."""
+        """Values [E, batch] of normalised states x and actions; `members` chooses a subset of
+        critics.
+        """
         parameters = zip(self.weights, self.biases, strict=True)
         return critic_values(list(parameters), torch.cat([x, action], -1), members)
 
@@ -145,11 +172,9 @@ def critic_values(
     for k, (weight, bias) in enumerate(layers):
         if members is not None:
             weight, bias = weight[members], bias[members]
-        if k == 0:
-            x = x.expand(len(weight), -1, -1)
-        else:
+        if k:
             x = torch.relu(F.layer_norm(x, x.shape[-1:]))
-        x = torch.baddbmm(bias, x, weight)
+        x = torch.baddbmm(bias, x if k else x.expand(len(weight), -1, -1), weight)
     return x.squeeze(-1)
 
 

@@ -21,7 +21,7 @@ from user_core.node import Shell, run_node
 from user_learning.loader import Loader
 from user_learning.policy import Answer, Policy, Silence
 from user_learning.spec import spec_of
-from user_learning.weights import BadWeights, Version
+from user_learning.weights import BadWeightsError, Version
 
 RANGE = 256 << 10
 FETCH_WITHIN_S = 5.0
@@ -30,7 +30,8 @@ FETCH_WITHIN_S = 5.0
 class PolicyNode:
     """Thin shell of `Policy` and its `Loader`.
 
-    An observation that cannot be answered yet is kept, one a cell, and answered as soon as weights come.
+    An observation that cannot be answered yet is kept, one a cell, and answered as soon as weights
+    come.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -115,7 +116,9 @@ class PolicyNode:
             self.tell()
 
     def stale(self, msg: Observation) -> Silence | None:
-        """Whether the newest weights are too old to act in training (learner.max_policy_lag, max_stale_s)."""
+        """Whether the newest weights are too old to act in training (learner.max_policy_lag,
+        max_stale_s).
+        """
         rule = self.shell.config.learner
         if msg.policy_version or self.shell.config.evaluate:
             return None
@@ -164,10 +167,10 @@ class PolicyNode:
             future.add_done_callback(lambda _, done=done: done.set())
             if not done.wait(FETCH_WITHIN_S):
                 self.fetcher.remove_pending_request(future)
-                raise BadWeights('the learner does not answer')
+                raise BadWeightsError('the learner does not answer')
             response = future.result()
             if response.error or not response.data:
-                raise BadWeights(response.error or 'the learner sent nothing')
+                raise BadWeightsError(response.error or 'the learner sent nothing')
             data += bytes(response.data)
             size, sha256 = response.size, response.sha256
         return bytes(data), sha256

@@ -18,15 +18,17 @@ ACK_WITHIN_S = 0.1
 
 
 class ReplayNode:
-    """Thin shell of `Store`: a row is written in its callback and acknowledged once it is on its way to disk."""
+    """Thin shell of `Store`: a row is written in its callback and acknowledged once it is on its
+    way to disk.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         self.store = Store(shell.folder / 'store')
         if self.store.torn or self.store.bad:
             shell.get_logger().warning(
-                f'the store had a torn tail of {self.store.torn} bytes and {self.store.bad} bad records; '
-                'they are set aside'
+                f'the store had a torn tail of {self.store.torn} bytes and '
+                f'{self.store.bad} bad records; they are set aside'
             )
         self.waiting: dict[tuple[str, int], int] = {}
         self.acks = shell.create_pub('ack')
@@ -53,7 +55,9 @@ class ReplayNode:
             self.store.write([label_of(msg)])
 
     def acknowledge(self) -> None:
-        """Cumulative, for every cell that sent something since; nothing while the disk takes no rows."""
+        """Cumulative, for every cell that sent something since; nothing while the disk takes no
+        rows.
+        """
         if self.store.refused:
             return
         for cell, incarnation in self.waiting:

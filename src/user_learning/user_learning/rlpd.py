@@ -14,16 +14,17 @@ from torch import Tensor
 
 from user_core.config import Rlpd as RlpdConfig
 from user_core.errors import UserError
-from user_learning.networks import Actor, CriticEnsemble, Spec, critic_values, squashed
+from user_learning.networks import AVERAGE, Actor, CriticEnsemble, Spec, critic_values, squashed
 
 
 @dataclass(frozen=True)
 class Batch:
     """Rows of one update: float32 tensors with the batch as first dimension, raw SI states.
 
-    `reward` is the discounted sum over the m steps that led to `next_state` (m = 1 without n-step returns),
-    `discount` is gamma^m, or 0 where the task ended (terminated) within them; a time-out or an abort ends the
-    sum but does not cut the bootstrap. The first `demos_n` rows come from demonstrations.
+    `reward` is the discounted sum over the m steps that led to `next_state` (m = 1 without n-step
+    returns), `discount` is gamma^m, or 0 where the task ended (terminated) within them; a time-out
+    or an abort ends the sum but does not cut the bootstrap. The first `demos_n` rows come from
+    demonstrations.
     """
 
     state: Tensor
@@ -37,12 +38,20 @@ class Batch:
         """The same rows on a device; on the CPU the batch itself."""
         if device == 'cpu':
             return self
-        tensors = (self.state, self.action, self.reward, self.discount, self.next_state)
-        return Batch(*(t.to(device) for t in tensors), demos_n=self.demos_n)
+        return Batch(
+            self.state.to(device),
+            self.action.to(device),
+            self.reward.to(device),
+            self.discount.to(device),
+            self.next_state.to(device),
+            self.demos_n,
+        )
 
 
 class Rlpd:
-    """Networks, optimisers and one update. Not thread-safe; everything random comes from `generator`."""
+    """Networks, optimisers and one update. Not thread-safe; everything random comes from
+    `generator`.
+    """
 
     def __init__(
         self,
@@ -66,16 +75,17 @@ class Rlpd:
         self.bad_updates_in_a_row = 0
 
         lr = config.lr
-        self.actor_parameters = list(self.actor.parameters())
-        self.critic_parameters = list(self.critic.parameters())
-        self.target_parameters = list(self.target.parameters())
-        self.average_parameters = list(self.average.parameters())
+        self.actor_parameters: list[Tensor] = list(self.actor.parameters())
+        self.critic_parameters: list[Tensor] = list(self.critic.parameters())
+        self.target_parameters: list[Tensor] = list(self.target.parameters())
+        self.average_parameters: list[Tensor] = list(self.average.parameters())
         self.optimizers = {
             'actor': torch.optim.Adam(self.actor_parameters, lr, fused=True),
             'critic': torch.optim.Adam(self.critic_parameters, lr, fused=True),
-            'alpha': torch.optim.Adam([self.log_alpha], lr),
+            'alpha': torch.optim.Adam([self.log_alpha], lr, fused=True),
         }
-        # The critics' parameters cut from the graph: the actor's loss must not spend time on their gradients.
+        # The critics' parameters cut from the graph: the actor's loss must not spend time on their
+        # gradients.
         self.frozen = [
             (w.detach(), b.detach())
             for w, b in zip(self.critic.weights, self.critic.biases, strict=True)
@@ -86,17 +96,24 @@ class Rlpd:
         """The temperature."""
         return math.exp(self.log_alpha.item())
 
-    def published(self) -> Actor:
-        """The actor that policies get: the newest, or its running average when the config asks for it."""
-        return self.actor if self.config.actor_average is None else self.average
+    def published(self) -> dict[str, Tensor]:
+        """What policies get: the newest actor, which explores, and its average, which is
+        evaluated, if there is one.
+        """
+        tensors = dict(self.actor.state_dict())
+        if self.config.actor_average is not None:
+            tensors |= {f'{AVERAGE}{k}': v for k, v in self.average.state_dict().items()}
+        return tensors
 
     def update(self, batch: Batch, train_rows: int = 0, warm_up: bool = False) -> dict[str, float]:
         """One update of the critics and, every `actor_every`, one of actor and temperature.
 
-        `train_rows` places the update in the decay of the cloning term; in the warm-up the actor may only imitate.
+        `train_rows` places the update in the decay of the cloning term; in the warm-up the actor
+        may only imitate.
 
-        A step whose gradient is not finite changes nothing and is counted; `max_bad_updates` in a row raise
-        UserError. The update number counts either way, so that a bad batch is not drawn again.
+        A step whose gradient is not finite changes nothing and is counted; `max_bad_updates` in a
+        row raise UserError. The update number counts either way, so that a bad batch is not drawn
+        again.
         """
         self.updates += 1
         with torch.no_grad():
@@ -110,7 +127,7 @@ class Rlpd:
         if self.bad_updates_in_a_row >= self.config.max_bad_updates:
             raise UserError(
                 f'{self.bad_updates_in_a_row} updates in a row had a gradient that is not finite',
-                'rows or networks hold a value that is not a number, or the learning rate is too high',
+                'a row or a weight is not a number, or the learning rate is too high',
                 'look at the losses and at the stored rows, then restart from an older checkpoint',
             )
         return numbers
@@ -124,8 +141,8 @@ class Rlpd:
         """Bootstrapped targets [batch].
 
         y = r + discount * (min_{i in M} Q'_i(s', a') - [alpha * log pi(a'|s')]),  a' ~ pi(s')
-        M: random subset of the target critics (REDQ, arXiv 2101.05982, eq. 1); the entropy term is optional
-        (RLPD, section 4.4). Clipped to the returns that the reward allows.
+        M: random subset of the target critics (REDQ, arXiv 2101.05982, eq. 1); the entropy term is
+        optional (RLPD, section 4.4). Clipped to the returns that the reward allows.
         """
         action, log_prob = squashed(*self.actor.head(next_x), noise)
         value = self.target(next_x, action, members).amin(0)
@@ -156,8 +173,8 @@ class Rlpd:
         with torch.no_grad():
             # Q' <- (1 - tau) Q' + tau Q
             torch._foreach_lerp_(self.target_parameters, self.critic_parameters, config.tau)
-        numbers['critic_loss'] = loss.item()
-        numbers['q'] = q.mean().item()
+        if self.updates % config.actor_every == 0:
+            numbers.update(critic_loss=loss.item(), q=q.mean().item())
         return True
 
     # ------------------------------------------------------------------ actor and temperature
@@ -167,9 +184,9 @@ class Rlpd:
     ) -> tuple[Tensor, Tensor]:
         """Loss and the policy's entropy estimate, -mean log pi.
 
-        L = mean (alpha * log pi(a|s) - mean_i Q_i(s, a)) / z,  a ~ pi(s)      (SAC; RLPD takes the mean over i)
-          + bc_weight * mean over demonstrations of |tanh(mu(s)) - a_demo|^2    (TD3+BC, arXiv 2106.06860, eq. 3)
-        z = mean |Q| of the batch if bc_normalized, else 1.
+        L = mean (alpha * log pi(a|s) - mean_i Q_i(s, a)) / z,  a ~ pi(s)          (SAC, RLPD)
+          + bc_weight * mean over demonstrations of |tanh(mu(s)) - a|^2            (TD3+BC)
+        z = mean |Q| of the batch if bc_normalized, else 1    (arXiv 2106.06860, eq. 3 and 5).
         """
         mean, log_std = self.actor.head(x)
         action, log_prob = squashed(mean, log_std, noise)
@@ -194,7 +211,9 @@ class Rlpd:
         return start if over is None else start * max(0.0, 1.0 - train_rows / over)
 
     def alpha_loss(self, entropy: Tensor) -> Tensor:
-        """L = alpha * (H - H_target): alpha falls while the policy's entropy is above its target (SAC, eq. 18)."""
+        """L = alpha * (H - H_target): alpha falls while the policy's entropy is above its target
+        (SAC, eq. 18).
+        """
         return self.log_alpha.exp() * (entropy - self.config.target_entropy)
 
     def _update_actor(
@@ -226,10 +245,12 @@ class Rlpd:
         return torch.randn(rows, self.spec.action_n, generator=self.generator, device=self.device)
 
     def _step(self, name: str, parameters: list[Tensor], loss: Tensor) -> bool:
-        """One Adam step on the gradient of loss; False (and no step) when the gradient is not finite."""
+        """One Adam step on the gradient of loss; False (and no step) when the gradient is not
+        finite.
+        """
         gradients = torch.autograd.grad(loss, parameters)
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not math.isfinite(norm.item()):
+        norm = torch.stack(torch._foreach_norm(gradients)).norm().item()
+        if not math.isfinite(norm):
             return False
         limit = self.config.max_grad_norm
         if limit is not None and norm > limit:
@@ -237,10 +258,14 @@ class Rlpd:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = gradient
         self.optimizers[name].step()
+        for parameter in parameters:
+            parameter.grad = None  # the next gradients take this memory while it is in the cache
         return True
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything an update depends on, as named tensors (no pickle): networks, Adam, temperature, noise."""
+        """Everything an update depends on, as named tensors (no pickle): networks, Adam,
+        temperature, noise.
+        """
         state = {'log_alpha': self.log_alpha.detach(), 'generator': self.generator.get_state()}
         state['updates'] = torch.tensor(
             [self.updates, self.bad_updates, self.bad_updates_in_a_row]

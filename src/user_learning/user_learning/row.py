@@ -2,18 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows and labels as the store keeps them: a JSON header that names its arrays, then the arrays.
 
-A record can be read without any ROS message: `schema` tells its shape, names tell its content. A field that
-this version does not know is ignored, one that the record lacks takes its default.
+A record can be read without any ROS message: `schema` tells its shape, names tell its content. A
+field that this version does not know is ignored, one that the record lacks takes its default.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from enum import IntEnum
 import json
 import struct
 
 import numpy as np
+
+from user_core.outcome import Boundary, Mode
 
 SCHEMA = 1
 """Version of the rows written here; readers accept every version up to it."""
@@ -22,28 +23,11 @@ _LENGTH = struct.Struct('<I')
 _ALIGN = 8
 
 
-class Mode(IntEnum):
-    """Observation.MODE_*: who acted in a row, and how."""
-
-    TRAIN = 0
-    EVAL = 1
-    EVAL_SAMPLED = 2
-    DEMO = 3
-
-
-class Boundary(IntEnum):
-    """Transition.BOUNDARY_*: how an episode ended."""
-
-    NONE = 0
-    SUCCESS = 1
-    FAILURE = 2
-    TIMEOUT = 3
-    ABORT = 4
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One camera's image in a row; `data` is uint8, raw pixels or one JPEG file as `encoding` says."""
+    """One camera's image in a row; `data` is uint8, raw pixels or one JPEG file as `encoding`
+    says.
+    """
 
     name: str
     encoding: str
@@ -59,7 +43,9 @@ def _empty() -> np.ndarray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One step of one episode, as msg/Transition.msg describes it field by field (SI units, raw state)."""
+    """One step of one episode, as msg/Transition.msg describes it field by field (SI units, raw
+    state).
+    """
 
     run: str
     cell: str
@@ -95,7 +81,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A late judgement of a stored row by a person, classifier or VLM; the row itself never changes."""
+    """A late judgement of a stored row by a person, classifier or VLM; the row itself never
+    changes.
+    """
 
     run: str
     cell: str
@@ -111,7 +99,7 @@ _KINDS: dict[str, type[Row] | type[Label]] = {'row': Row, 'label': Label}
 _KNOWN = {kind: {f.name for f in fields(cls)} for kind, cls in _KINDS.items()}
 
 
-class BadRecord(ValueError):
+class BadRecordError(ValueError):
     """A record that cannot be read; the text says why."""
 
 
@@ -146,14 +134,14 @@ def pack(record: Row | Label) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Row | Label:
-    """The record of `pack`; its arrays are read-only views of `data`. Raises BadRecord."""
+    """The record of `pack`; its arrays are read-only views of `data`. Raises BadRecordError."""
     try:
         view = memoryview(data)
         (length,) = _LENGTH.unpack_from(view)
         at = _LENGTH.size + length
         header = json.loads(bytes(view[_LENGTH.size : at]))
         if header['schema'] > SCHEMA:
-            raise BadRecord(
+            raise BadRecordError(
                 f'it was written with schema {header["schema"]}, this version reads up to {SCHEMA}'
             )
         arrays: dict[str, np.ndarray] = {}
@@ -173,6 +161,6 @@ def unpack(data: bytes | memoryview) -> Row | Label:
         content = {k: v for k, v in (header | arrays).items() if k in _KNOWN[kind_name]}
         return _KINDS[kind_name](**content)
     except (KeyError, TypeError, ValueError, struct.error) as error:
-        if isinstance(error, BadRecord):
+        if isinstance(error, BadRecordError):
             raise
-        raise BadRecord(f'its header is not readable: {error}') from error
+        raise BadRecordError(f'its header is not readable: {error}') from error

@@ -1,6 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""msg/Transition and msg/Label as records of the store, and a version of weights as msg/Weights."""
+"""msg/Transition and msg/Label as records of the store, and a version of weights as
+msg/Weights.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,16 @@ ACTION_N = 6
 
 
 def spec_of(config: RunConfig) -> Spec:
-    """Sizes and normalisation constants of the config's task (its one owner is the task itself)."""
+    """Sizes and normalisation constants of the config's task (its one owner is the task
+    itself).
+    """
     state = PegTask(config.task).spec
-    return Spec(state.mean, state.scale, state.squash, ACTION_N)
+    return Spec(
+        state.mean,
+        state.scale,
+        state.squash,
+        ACTION_N,
+        state.fine_index,
+        state.fine_mean,
+        state.fine_scale,
+    )

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store's writer: checksummed records appended to segment files, one writer per store.
 
-    segment-000001.log = frame*      frame = magic (4) | payload length (4) | crc32 of payload (4) | payload
+    segment-000001.log = frame*      frame = magic (4) | payload length (4) | crc32 of payload (4)
+    | payload
 
-`write` survives `kill -9` of every process once it returns (the kernel has the bytes); a thread syncs the disk
-at most `sync_s` later, for a power loss. A torn tail is cut off at the next start and kept aside.
+`write` survives `kill -9` of every process once it returns (the kernel has the bytes); a thread
+syncs the disk at most `sync_s` later, for a power loss. A torn tail is cut off at the next start
+and kept aside.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ SEGMENT_BYTES = 64 << 20
 
 @dataclass
 class Stream:
-    """What is known of one incarnation of a cell: every seq below `next_seq` is stored or given up as lost."""
+    """What is known of one incarnation of a cell: every seq below `next_seq` is stored or given up
+    as lost.
+    """
 
     next_seq: int = 0
     early: set[int] = field(default_factory=set)
@@ -39,9 +43,10 @@ class Stream:
 class Store:
     """Appends rows. Not thread-safe, except that its own thread syncs.
 
-    A row that was stored before is dropped; one that comes early is stored, and acknowledged when the gap
-    before it is filled. A sender has at most `window_n` rows in flight, so one that is `window_n` or more
-    ahead proves that the missing rows will never come: the gap is counted as lost and passed.
+    A row that was stored before is dropped; one that comes early is stored, and acknowledged when
+    the gap before it is filled. A sender has at most `window_n` rows in flight, so one that is
+    `window_n` or more ahead proves that the missing rows will never come: the gap is counted as
+    lost and passed.
     """
 
     def __init__(
@@ -78,7 +83,8 @@ class Store:
     def write(self, records: Iterable[Row | Label]) -> int:
         """Appends records and returns how many are new. `refused` says why the disk took none.
 
-        After a refusal nothing of these records counts as stored; the sender keeps and resends them.
+        After a refusal nothing of these records counts as stored; the sender keeps and resends
+        them.
         """
         fresh: list[Row | Label] = []
         seen: set[tuple[str, int, int]] = set()
@@ -103,7 +109,9 @@ class Store:
         return len(fresh)
 
     def next_seq(self, cell: str, incarnation: int) -> int:
-        """The cumulative acknowledgement: rows of this incarnation below it need not be sent again."""
+        """The cumulative acknowledgement: rows of this incarnation below it need not be sent
+        again.
+        """
         return self.streams.get((cell, incarnation), _NO_STREAM).next_seq
 
     def close(self) -> None:

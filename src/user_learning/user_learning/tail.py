@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a store from its first record and goes on as it grows; any number of readers, no locks.
 
-A frame whose bytes are not all there is waited for; one whose checksum is wrong and that has bytes behind it is
-skipped and counted. Files only grow, except that a new writer cuts off a torn tail, which no reader has passed.
+A frame whose bytes are not all there is waited for; one whose checksum is wrong and that has bytes
+behind it is skipped and counted. Files only grow, except that a new writer cuts off a torn tail,
+which no reader has passed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import struct
 import zlib
 
-from user_learning.row import BadRecord, Label, Row, unpack
+from user_learning.row import BadRecordError, Label, Row, unpack
 
 FRAME = struct.Struct('<4sII')
 MAGIC = b'USR1'
@@ -41,7 +42,9 @@ class Tail:
         self.records = 0
 
     def rows(self, limit: int | None = None) -> Iterator[Row | Label]:
-        """Records not read yet, `limit` at most; the place moves on with each one that is yielded."""
+        """Records not read yet, `limit` at most; the place moves on with each one that is
+        yielded.
+        """
         left = -1 if limit is None else limit
         while left:
             if not self.segment:
@@ -49,8 +52,8 @@ class Tail:
                 if not numbers:
                     return
                 self.segment = numbers[0]
-            # A writer opens the next segment only after the last frame of this one is complete, so what is
-            # missing here when the next one exists will never come.
+            # A writer opens the next segment only after the last frame of this one is complete, so
+            # what is missing here when the next one exists will never come.
             following = segment_path(self.folder, self.segment + 1).exists()
             for record in self._segment_rows(final=following):
                 yield record
@@ -69,7 +72,8 @@ class Tail:
         while at < len(data):
             payload, end = _frame(data, at)
             if payload is None:
-                # Look for the next good frame. Without one this is the tail: wait, or end when nothing follows.
+                # Look for the next good frame. Without one this is the tail: wait, or end when
+                # nothing follows.
                 end = _resync(data, at + 1)
                 if end < 0:
                     if final:
@@ -84,7 +88,7 @@ class Tail:
             self.offset = start + at
             try:
                 record = unpack(payload)
-            except BadRecord as error:
+            except BadRecordError as error:
                 self._set_aside(self.offset, str(error))
                 continue
             self.records += 1

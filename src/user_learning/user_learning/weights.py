@@ -1,9 +1,11 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of a policy's weights: immutable safetensors files, announced by hash, never overwritten.
+"""Versions of a policy's weights: immutable safetensors files, announced by hash, never
+overwritten.
 
-A version number is taken from a block that is reserved on disk before the first of its numbers is used, so it
-never goes backwards, whatever is killed and whichever checkpoint a learner comes back from.
+A version number is taken from a block that is reserved on disk before the first of its numbers is
+used, so it never goes backwards, whatever is killed and whichever checkpoint a learner comes back
+from.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ class Version:
     config_hash: str = ''
 
 
-class BadWeights(ValueError):
+class BadWeightsError(ValueError):
     """A file that is not the version that was announced; the text says why."""
 
 
 def shared_folder(run: str, run_folder: Path) -> Path:
-    """Folder in which a run's newest weights are exchanged: shared memory, or the run's own where there is none."""
+    """Folder in which a run's newest weights are exchanged: shared memory, or the run's own where
+    there is none.
+    """
     memory = Path('/dev/shm')
     if memory.is_dir() and os.access(memory, os.W_OK):
         return memory / f'user-{os.getuid()}-{_SAFE.sub("_", run)}'
@@ -59,23 +63,29 @@ def shared_folder(run: str, run_folder: Path) -> Path:
 class Publisher:
     """Writes versions into a folder and keeps the newest `keep_n` of each policy.
 
-    `ledger` is a file of the run's folder that holds the end of the reserved block of version numbers.
+    `ledger` is a file of the run's folder that holds the end of the reserved block of version
+    numbers; `archive` is the folder in which the run keeps copies of the versions that it
+    evaluates.
     """
 
-    def __init__(self, folder: Path, ledger: Path, config_hash: str, keep_n: int = 5) -> None:
-        self.folder, self.ledger, self.config_hash, self.keep_n = (
-            folder,
-            ledger,
-            config_hash,
-            keep_n,
-        )
+    def __init__(
+        self,
+        folder: Path,
+        ledger: Path,
+        config_hash: str,
+        keep_n: int = 5,
+        archive: Path | None = None,
+    ) -> None:
+        self.folder, self.ledger, self.archive = folder, ledger, archive or folder
+        self.config_hash, self.keep_n = config_hash, keep_n
         folder.mkdir(parents=True, exist_ok=True)
         self.reserved = int(json.loads(ledger.read_text())['reserved']) if ledger.exists() else 0
         self.version = self.reserved
         self.newest: dict[str, Version] = {}
         self.kept: dict[str, list[Path]] = {}
         self.hashes: dict[Path, str] = {}
-        # A fresh run finds nothing of an older one; a learner that comes back leaves what policies may ask for.
+        # A fresh run finds nothing of an older one; a learner that comes back leaves what policies
+        # may ask for.
         for path in sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime_ns):
             if path.suffix == '.safetensors' and self.reserved:
                 self.kept.setdefault(path.stem.rpartition('-')[0], []).append(path)
@@ -85,7 +95,9 @@ class Publisher:
     def publish(
         self, policy: str, tensors: Mapping[str, Tensor], updates: int, env_steps: int
     ) -> Version:
-        """Writes the next version; once this returns it may be announced. Raises OSError on a full disk."""
+        """Writes the next version; once this returns it may be announced. Raises OSError on a full
+        disk.
+        """
         number = self.version + 1
         if number > self.reserved:
             write_durably(self.ledger, json.dumps({'reserved': number + BLOCK - 1}).encode())
@@ -124,16 +136,20 @@ class Publisher:
         return version
 
     def find(self, policy: str, number: int) -> Version | None:
-        """A version that is still kept (0: the newest), also one of an earlier life; any thread."""
+        """A version that is still kept or archived (0: the newest), also of an earlier life; any
+        thread.
+        """
         if not number:
             return self.newest.get(policy)
-        path = self.folder / f'{policy}-{number}.safetensors'
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-        sha256 = self.hashes.get(path) or hashlib.sha256(data).hexdigest()
-        return Version(policy, number, path, len(data), sha256, config_hash=self.config_hash)
+        for folder in (self.folder, self.archive):
+            path = folder / f'{policy}-{number}.safetensors'
+            try:
+                data = path.read_bytes()
+            except OSError:
+                continue
+            sha256 = self.hashes.get(path) or hashlib.sha256(data).hexdigest()
+            return Version(policy, number, path, len(data), sha256, config_hash=self.config_hash)
+        return None
 
     def close(self) -> None:
         """Takes the exchange folder away; chosen versions live in the run's checkpoints."""
@@ -145,21 +161,24 @@ def read(
 ) -> dict[str, Tensor]:
     """Tensors of a version after every check; an empty `sha256` or `config_hash` is not compared.
 
-    Raises BadWeights when the bytes are not that version, or belong to another configuration.
+    Raises BadWeightsError when the bytes are not that version, or belong to another configuration.
     """
     found = hashlib.sha256(data).hexdigest()
     if sha256 and found != sha256:
-        raise BadWeights(f'its content hash is {found[:12]}, {sha256[:12]} was announced')
+        raise BadWeightsError(f'its content hash is {found[:12]}, {sha256[:12]} was announced')
     try:
         tensors = tensors_of(data)
         metadata = metadata_of(data)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise BadWeights(f'it is not a safetensors file: {error}') from error
+        raise BadWeightsError(f'it is not a safetensors file: {error}') from error
     if (metadata.get('policy'), metadata.get('version')) != (policy, str(version)):
-        raise BadWeights(f'it holds {metadata.get("policy")} version {metadata.get("version")}')
+        raise BadWeightsError(
+            f'it holds {metadata.get("policy")} version {metadata.get("version")}'
+        )
     if config_hash and metadata.get('config_hash') != config_hash:
-        raise BadWeights(
-            f'it was trained with configuration {metadata.get("config_hash")}, this one is {config_hash}'
+        raise BadWeightsError(
+            f'it was trained with configuration {metadata.get("config_hash")}, '
+            f'this one is {config_hash}'
         )
     return tensors
 
@@ -172,7 +191,9 @@ def metadata_of(data: bytes) -> dict[str, str]:
 
 
 def byte_range(version: Version | None, offset: int, length: int) -> bytes:
-    """A part of a version's file, for policies on other machines. Raises UserError when it is gone."""
+    """A part of a version's file, for policies on other machines. Raises UserError when it is
+    gone.
+    """
     if version is None:
         raise UserError(
             'there are no such weights',

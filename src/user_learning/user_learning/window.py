@@ -1,9 +1,11 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows in memory for sampling: each observation once, the next one by its slot, never by neighbourhood.
+"""Rows in memory for sampling: each observation once, the next one by its slot, never by
+neighbourhood.
 
-`Window` is a ring of rows. `Rows` decides which rows belong to which window. `Sampler` fills one preallocated
-batch, half from demonstrations, by an index that depends on seed and update number alone.
+`Window` is a ring of rows. `Rows` decides which rows belong to which window. `Sampler` fills one
+preallocated batch, half from demonstrations, by an index that depends on seed and update number
+alone.
 """
 
 from __future__ import annotations
@@ -15,20 +17,41 @@ import numpy as np
 import torch
 
 from user_core.errors import UserError
+from user_core.outcome import Boundary, Mode
 from user_learning.rlpd import Batch
-from user_learning.row import Boundary, Mode, Row
+from user_learning.row import Row
 
 Key = tuple[str, int]
 """Cell and episode."""
 
 _FIRST = 1024
 
+_BLOCK = 64
+"""Updates whose random numbers are drawn at once: a generator costs more than a batch."""
+
+_ARRAYS = (
+    'action',
+    'reward',
+    'bootstrap',
+    'returns',
+    'discount',
+    'last',
+    'next',
+    '_before',
+    '_place',
+    '_ready',
+    '_acts',
+)
+"""Arrays with one entry a slot."""
+
 
 class Window:
     """A ring of at most `capacity` rows that grows as it fills. Not thread-safe.
 
-    `observation` names the arrays of an observation with shape and dtype. A row can be sampled when it has an
-    action, is valid, and the observation after it (same cell, same episode, step + 1) is in the window.
+    `observation` names the arrays of an observation with shape and dtype; `returns`, `discount`,
+    `last` hold each row's n-step return, kept up to date as rows come and go. A row can be sampled
+    when it has an action, is valid, and the observation after it (same cell, same episode, next
+    step) is in the window.
     """
 
     def __init__(
@@ -36,17 +59,23 @@ class Window:
         capacity: int,
         observation: Mapping[str, tuple[Sequence[int], np.dtype]],
         action_n: int,
+        gamma: float = 0.96,
+        n_step: int = 1,
     ) -> None:
-        self.capacity = capacity
+        self.capacity, self.gamma, self.n_step = capacity, gamma, n_step
         self.observation: dict[str, np.ndarray] = {
             name: np.empty((0, *shape), dtype) for name, (shape, dtype) in observation.items()
         }
         self.action = np.empty((0, action_n), np.float32)
         self.reward = np.empty(0, np.float32)
         self.bootstrap = np.empty(0, np.float32)
-        self._link = np.empty(
-            (0, 4), np.int64
-        )  # next slot, slot before, place in _ready, has an action
+        self.returns = np.empty(0, np.float32)
+        self.discount = np.empty(0, np.float32)
+        self.last = np.empty(0, np.int64)
+        self.next = np.empty(0, np.int64)
+        self._before = np.empty(0, np.int64)
+        self._place = np.empty(0, np.int64)
+        self._acts = np.empty(0, bool)
         self._ready = np.empty(0, np.int64)
         self._ready_n = 0
         self._head = 0
@@ -61,30 +90,14 @@ class Window:
         return self._ready_n
 
     @property
-    def next(self) -> np.ndarray:
-        """Slot of the observation after each row, -1 when it is not there."""
-        return self._link[:, 0]
-
-    @property
     def ready(self) -> np.ndarray:
         """Slots that can be sampled."""
         return self._ready[: self._ready_n]
 
-    def is_ready(self, slots: np.ndarray) -> np.ndarray:
-        """Which of these slots can be sampled."""
-        return self._link[slots, 2] >= 0
-
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
-        arrays = (
-            *self.observation.values(),
-            self.action,
-            self.reward,
-            self.bootstrap,
-            self._link,
-            self._ready,
-        )
+        arrays = (*self.observation.values(), *(getattr(self, name) for name in _ARRAYS))
         return sum(a.nbytes for a in arrays)
 
     def add(self, row: Row, observation: Mapping[str, np.ndarray]) -> int:
@@ -105,7 +118,8 @@ class Window:
         self.reward[slot] = row.reward
         # Only the task's end cuts the bootstrap: a time-out or an abort does not (D5).
         self.bootstrap[slot] = 0.0 if row.terminated else 1.0
-        self._link[slot] = (-1, -1, -1, acts)
+        self.next[slot] = self._before[slot] = self._place[slot] = -1
+        self._acts[slot] = acts
 
         key = (row.cell, row.episode)
         steps = self._recent.get(key)
@@ -122,34 +136,57 @@ class Window:
         return slot
 
     def _join(self, slot: int, following: int) -> None:
-        self._link[slot, 0], self._link[following, 1] = following, slot
-        if self._link[slot, 3] and self._link[slot, 2] < 0:
-            self._link[slot, 2] = self._ready_n
+        self.next[slot], self._before[following] = following, slot
+        if self._acts[slot] and self._place[slot] < 0:
+            self._place[slot] = self._ready_n
             self._ready[self._ready_n] = slot
             self._ready_n += 1
             self.added += 1
+        self._refresh(slot)
+
+    def _refresh(self, slot: int) -> None:
+        """Recomputes the n-step returns of the rows that can see past `slot`.
+
+        R = r_0 + gamma r_1 + ... + gamma^(m-1) r_(m-1),  discount = gamma^m [not terminated]
+        m is n_step, or less where the episode ends, an action is invalid or a row is missing;
+        `last` is the slot of the observation that the sum ends at.
+        """
+        for _ in range(self.n_step):
+            if slot < 0:
+                return
+            if self._place[slot] >= 0:
+                total, discount, at = 0.0, 1.0, slot
+                for _ in range(self.n_step):
+                    if discount == 0.0 or self._place[at] < 0:
+                        break
+                    total += discount * float(self.reward[at])
+                    discount *= self.gamma * float(self.bootstrap[at])
+                    at = int(self.next[at])
+                self.returns[slot], self.discount[slot], self.last[slot] = total, discount, at
+            slot = int(self._before[slot])
 
     def _evict(self, slot: int) -> None:
-        following, before = self._link[slot, 0], self._link[slot, 1]
+        following, before = self.next[slot], self._before[slot]
         self._unready(slot)
         if following >= 0:
-            self._link[following, 1] = -1
+            self._before[following] = -1
         if before >= 0:
-            self._link[before, 0] = -1
+            self.next[before] = -1
             self._unready(before)
+            self._refresh(before)
         owner = self._owner[slot]
         if owner is not None and owner[0] in self._recent:
             self._recent[owner[0]].pop(owner[1], None)
 
     def _unready(self, slot: int) -> None:
-        place = self._link[slot, 2]
+        place = self._place[slot]
         if place < 0:
             return
         self._ready_n -= 1
-        last = self._ready[self._ready_n]
-        self._ready[place] = last
-        self._link[last, 2] = place
-        self._link[slot, 2] = -1
+        moved = self._ready[self._ready_n]
+        self._ready[place] = moved
+        self._place[moved] = place
+        self._place[slot] = -1
 
     def _grow(self) -> None:
         size = min(self.capacity, max(_FIRST, 2 * len(self.action)))
@@ -160,27 +197,25 @@ class Window:
             return b
 
         self.observation = {name: longer(a) for name, a in self.observation.items()}
-        self.action, self.reward, self.bootstrap = (
-            longer(self.action),
-            longer(self.reward),
-            longer(self.bootstrap),
-        )
-        self._link, self._ready = longer(self._link), longer(self._ready)
+        for name in _ARRAYS:
+            setattr(self, name, longer(getattr(self, name)))
         self._owner += [None] * (size - len(self._owner))
 
 
 class Rows:
     """Sorts stored rows into windows and counts what the learner's budget needs.
 
-    `online`: rows of training episodes. `demos`: rows of successful demonstrations, taken in when the episode
-    has ended. Evaluation rows go nowhere. Rows of another size are refused by name.
+    `online`: rows of training episodes. `demos`: rows of successful demonstrations, taken in when
+    the episode has ended. Evaluation rows go nowhere. Rows of another size are refused by name.
     """
 
-    def __init__(self, capacity: int, state_n: int, action_n: int) -> None:
+    def __init__(
+        self, capacity: int, state_n: int, action_n: int, gamma: float = 0.96, n_step: int = 1
+    ) -> None:
         self.state_n, self.action_n = state_n, action_n
         layout = {'state': ((state_n,), np.dtype(np.float32))}
-        self.online = Window(capacity, layout, action_n)
-        self.demos = Window(capacity, layout, action_n)
+        self.online = Window(capacity, layout, action_n, gamma, n_step)
+        self.demos = Window(capacity, layout, action_n, gamma, n_step)
         self.demo_episodes = 0
         self.demo_attempts = 0
         self.newest_version = 0
@@ -236,23 +271,16 @@ class Rows:
 class Sampler:
     """Fills batches: `demo_fraction` of the rows from demonstrations, the rest from training rows.
 
-    Update k of seed s always draws the same places, whatever was drawn before (for a resumed run). While there
-    are no training rows, or the caller says `demos_only`, every row is a demonstration's. The tensors of a
-    batch share memory with the sampler: they are good until the next call.
+    Update k of seed s always draws the same places, whatever was drawn before (for a resumed run).
+    While there are no training rows, or the caller says `demos_only`, every row is a
+    demonstration's. The tensors of a batch share memory with the sampler: they are good until the
+    next call.
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        batch: int,
-        demo_fraction: float,
-        seed: int,
-        gamma: float = 0.96,
-        n_step: int = 1,
-    ) -> None:
+    def __init__(self, rows: Rows, batch: int, demo_fraction: float, seed: int) -> None:
         self.rows, self.batch, self.seed = rows, batch, seed
-        self.gamma, self.n_step = np.float32(gamma), n_step
         self.demos_n = round(batch * demo_fraction)
+        self._block, self._uniform = -1, np.empty((0, batch))
         n, m = rows.state_n, rows.action_n
         self._arrays = [np.empty((batch, n), np.float32), np.empty((batch, m), np.float32),
                         np.empty(batch, np.float32), np.empty(batch, np.float32),
@@ -261,7 +289,6 @@ class Sampler:
 
     def __call__(self, update: int, demos_only: bool = False) -> Batch:
         """The batch of one update. Raises UserError when there is nothing to sample."""
-        rng = np.random.default_rng((self.seed, update))
         online, demos = self.rows.online, self.rows.demos
         demos_n = self.demos_n
         if demos_only or not len(online):
@@ -274,40 +301,28 @@ class Sampler:
                 'the window holds no row',
                 'collect demonstrations first',
             )
-        self._take(demos, rng, slice(0, demos_n))
-        self._take(online, rng, slice(demos_n, self.batch))
-        return Batch(*self._tensors, demos_n=demos_n)
+        chance = self._chance(update)
+        self._take(demos, chance, slice(0, demos_n))
+        self._take(online, chance, slice(demos_n, self.batch))
+        state, action, reward, discount, next_state = self._tensors
+        return Batch(state, action, reward, discount, next_state, demos_n)
 
-    def _take(self, window: Window, rng: np.random.Generator, part: slice) -> None:
-        n = part.stop - part.start
-        if not n:
+    def _chance(self, update: int) -> np.ndarray:
+        """Uniform numbers of one update, [batch]; drawn for `_BLOCK` updates at a time."""
+        block, place = divmod(update, _BLOCK)
+        if block != self._block:
+            rng = np.random.default_rng((self.seed, block))
+            self._block, self._uniform = block, rng.random((_BLOCK, self.batch))
+        return self._uniform[place]
+
+    def _take(self, window: Window, chance: np.ndarray, part: slice) -> None:
+        if part.start == part.stop:
             return
         state_out, action_out, reward_out, discount_out, next_out = (a[part] for a in self._arrays)
-        slots = window.ready[rng.integers(len(window), size=n)]
-        last = self._returns(window, slots, reward_out, discount_out)
+        slots = window.ready[(chance[part] * len(window)).astype(np.int64)]
         state = window.observation['state']
         np.take(state, slots, axis=0, out=state_out, mode='clip')
         np.take(window.action, slots, axis=0, out=action_out, mode='clip')
-        np.take(state, last, axis=0, out=next_out, mode='clip')
-
-    def _returns(
-        self, window: Window, slots: np.ndarray, reward: np.ndarray, discount: np.ndarray
-    ) -> np.ndarray:
-        """Fills reward and discount of n-step returns; returns the slots of the observations they end at.
-
-        R = r_0 + gamma r_1 + ... + gamma^(m-1) r_(m-1),  discount = gamma^m [not terminated]
-        m is n_step, or less where the episode ends, an action is invalid or a row is missing.
-        """
-        np.take(window.reward, slots, out=reward, mode='clip')
-        np.multiply(window.bootstrap[slots], self.gamma, out=discount)
-        last = window.next[slots]
-        for _ in range(self.n_step - 1):
-            on = np.flatnonzero((discount > 0) & window.is_ready(last))
-            # A row that stopped once stays stopped: its `last` never becomes ready again.
-            if not on.size:
-                break
-            here = last[on]
-            reward[on] += discount[on] * window.reward[here]
-            discount[on] *= self.gamma * window.bootstrap[here]
-            last[on] = window.next[here]
-        return last
+        np.take(window.returns, slots, out=reward_out, mode='clip')
+        np.take(window.discount, slots, out=discount_out, mode='clip')
+        np.take(state, window.last[slots], axis=0, out=next_out, mode='clip')

@@ -21,8 +21,9 @@ class ActionSpace:
         p' = p + R_f (scale_m a[0:3])
         R' = R_f exp(scale_rad a[3:6]) R_f^T R
 
-    with p, R the observed TCP pose and R_f the task frame, both in the arm's base frame. The policy's
-    range is [-1, 1] in every dimension; the map itself is defined, and inverted, outside of it too.
+    with p, R the observed TCP pose and R_f the task frame, both in the arm's base frame. The
+    policy's range is [-1, 1] in every dimension; the map itself is defined, and inverted, outside
+    of it too.
     """
 
     def __init__(self, scale_m: float, scale_rad: float, frame: Pose) -> None:
@@ -47,5 +48,7 @@ class ActionSpace:
     def from_target(self, target: Pose, observed: Pose) -> Array:
         """Action (6,) that asks for the target at the observed pose; exact for turns below pi."""
         turn = (target.rotation * observed.rotation.inv()).as_rotvec()
-        back = self._axes.apply(np.stack([target.position - observed.position, turn]), inverse=True)
+        back = self._axes.apply(
+            np.stack([target.position - observed.position, turn]), inverse=True
+        )
         return np.concatenate([back[0] / self.scale_m, back[1] / self.scale_rad])

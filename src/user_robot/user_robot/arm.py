@@ -12,7 +12,7 @@ from user_core.errors import UserError
 from user_core.geometry import Array, Pose
 
 ARMS = {'sim': 'user_sim.arm:SimArm'}
-"""Where the class of each `cells.*.arm.kind` lives; imported on use, so that no arm needs another one's driver."""
+"""Where the class of each `cells.*.arm.kind` lives; imported on use, so none needs another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Arm(Protocol):
     """A driver. One thread at a time calls it."""
 
     def reset(self, pose: Pose, seed: int) -> None:
-        """Ends a reset motion: a simulated arm is put exactly there and draws the errors of the seed."""
+        """Ends a reset motion: a simulated arm is put there and draws the errors of the seed."""
 
     def state(self) -> ArmState:
         """The newest measurement."""

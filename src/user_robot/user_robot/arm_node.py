@@ -33,17 +33,22 @@ FALLEN_BEHIND_S = 0.1
 
 
 class ArmNode:
-    """One arm. Lockstep: the executor's thread does everything. Realtime: a thread of its own drives the law."""
+    """One arm. Lockstep: all in the executor's thread. Realtime: the law has its own thread."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         config, cell = shell.config, shell.config.cells[shell.cell]
         self.realtime = config.pace == 'realtime'
         self.drive = Drive(
-            make_arm(cell.arm, 1 / cell.control_hz), cell.safety, make_task(config.task), 1 / cell.control_hz
+            make_arm(cell.arm, 1 / cell.control_hz),
+            cell.safety,
+            make_task(config.task),
+            1 / cell.control_hz,
         )
         self.writer = wire.Writer(shell.run, shell.cell)
-        self.joints = JointState(name=[f'joint{i + 1}' for i in range(self.drive.sample().state.q.size)])
+        self.joints = JointState(
+            name=[f'joint{i + 1}' for i in range(self.drive.sample().state.q.size)]
+        )
         self.joints_at_s = 0.0
         self.behind_s = 0.0
         self.steps = 0
@@ -51,11 +56,15 @@ class ArmNode:
         self.joints_pub = shell.create_pub('joint_states')
         self.clock_pub = shell.create_pub('clock')
         shell.create_sub('target', self.on_target)
-        for name, call in (('stop', self.on_stop), ('clear_stop', self.on_clear), ('recover', self.on_recover)):
+        for name, call in (
+            ('stop', self.on_stop),
+            ('clear_stop', self.on_clear),
+            ('recover', self.on_recover),
+        ):
             shell.create_service(Trigger, name, call)
         self.moves = ActionServer(
             shell, MoveTo, 'move_to', self.on_move,
-            goal_callback=lambda goal: GoalResponse.ACCEPT if goal.waypoints else GoalResponse.REJECT,
+            goal_callback=self.on_goal,
             cancel_callback=self.on_cancel,
         )  # fmt: skip
         shell.create_timer(0.5, self.on_heartbeat)
@@ -85,16 +94,18 @@ class ArmNode:
         if now - self.joints_at_s >= JOINTS_S and self.joints_pub.get_subscription_count():
             self.joints_at_s, joints = now, self.joints
             joints.header.stamp = stamp_s(state.stamp_s)
-            joints.position, joints.velocity, joints.effort = map(doubles, (state.q, state.dq, state.tau))
+            joints.position, joints.velocity, joints.effort = map(
+                doubles, (state.q, state.dq, state.tau)
+            )
             self.joints_pub.publish(joints)
 
     def announce(self) -> None:
-        """Tells a change of the latch at once; the realtime thread tells it anyway, with its next sample."""
+        """Tells a change of the latch at once; in realtime the next sample tells it anyway."""
         if not self.realtime:
             self.publish(self.drive.sample())
 
     def drive_in_realtime(self) -> None:
-        """The law's thread: one slice after the other on the steady clock, until the node closes."""
+        """The law's thread: slice after slice on the steady clock, until the node closes."""
         due = time.monotonic()
         while not self.closing.is_set():
             self.publish(self.drive.advance(REALTIME_SLICE_S))
@@ -105,6 +116,10 @@ class ArmNode:
             elif wait < -FALLEN_BEHIND_S:
                 self.behind_s -= wait
                 due -= wait
+
+    def on_goal(self, goal: MoveTo.Goal) -> GoalResponse:
+        """A motion needs a goal."""
+        return GoalResponse.ACCEPT if goal.waypoints else GoalResponse.REJECT
 
     async def on_move(self, handle: Any) -> MoveTo.Result:
         """A reset motion: lockstep runs it here at once, realtime in the law's thread."""
@@ -157,7 +172,7 @@ class ArmNode:
         return response
 
     def on_heartbeat(self) -> None:
-        """What the arm is up to, twice a second: for people, and for an episode node that came later."""
+        """What the arm is up to, twice a second: for people and for a late episode node."""
         self.announce()
         sample = self.drive.sample()
         self.shell.metrics(

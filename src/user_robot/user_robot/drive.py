@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""One arm under its limits: latch, safety, deadline, reset motions. What the arm node runs, without ROS."""
+"""One arm under its limits: latch, safety, deadline, reset motions. The arm node without ROS."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SLICE_S = 0.02
 class Drive:
     """Commands in, samples out.
 
-    Lockstep: `step` applies a command and lets one control period pass. Realtime: one thread calls `advance`
-    at its own rate while another hands in commands with `command`; a lock guards both.
+    Lockstep: `step` applies a command and lets one control period pass. Realtime: one thread calls
+    `advance` at its own rate while another hands in commands with `command`; a lock guards both.
 
     Args:
         arm: the driver.
@@ -65,11 +65,13 @@ class Drive:
     def command(self, command: Command) -> bool:
         """Applies a command of the present episode; True when the arm follows it.
 
-        A command that is stale, out of order, not finite, or not allowed by the latch changes nothing and
-        leaves REFUSED in the next sample; one that is not finite makes the arm hold.
+        A command that is stale, out of order, not finite, or not allowed by the latch changes
+        nothing and leaves REFUSED in the next sample; one that is not finite makes the arm hold.
         """
         with self._lock:
-            old = command.episode != self._episode or (self._commanded and command.step <= self._step)
+            old = command.episode != self._episode or (
+                self._commanded and command.step <= self._step
+            )
             if old or self.motion or not self.latch.allows():
                 self._limited |= REFUSED
                 return False
@@ -96,7 +98,7 @@ class Drive:
             return self.sample()
 
     def advance(self, seconds: float) -> Sample:
-        """One slice of time: the reset motion goes on, or the deadline of the last command is watched."""
+        """One slice of time: the reset motion goes on, or the deadline is watched."""
         with self._lock:
             if self.motion:
                 self.arm.servo(self.motion.target(seconds, self._state.pose), math.nan)
@@ -137,12 +139,14 @@ class Drive:
         snap: bool,
         ended: Callable[[str], None],
     ) -> None:
-        """Begins a reset motion; `ended` is called with '' or why it failed, in the advancing thread.
+        """Begins a reset motion; `ended` gets '' or why it failed, in the advancing thread.
 
         `snap`: the last waypoint is not travelled, the simulated arm is put there.
         """
         with self._lock:
-            if refusal := (self.latch.reset_allowed() or ('another motion runs' if self.motion else '')):
+            if refusal := (
+                self.latch.reset_allowed() or ('another motion runs' if self.motion else '')
+            ):
                 ended(refusal)
                 return
             self._state = self._measure()
@@ -170,7 +174,9 @@ class Drive:
         if not self.latch.allows():
             self.cancel(self.latch.reason)
         elif motion.stuck():
-            self.cancel(f'the arm cannot follow the reset motion, {motion.remaining_m(pose):.3f} m before its end')
+            self.cancel(
+                f'the arm cannot follow its reset, {motion.remaining_m(pose):.3f} m before the end'
+            )
         elif motion.done(pose):
             self.motion = None
             episode, seed = self._next

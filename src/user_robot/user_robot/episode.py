@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One episode of one cell, step by step. No ROS, no thread: calls in, calls of the outbox out.
 
-    sample ──► observation ──► answer ──► command ──► sample ──► next observation, then the row of the step
+    sample ──► observation ──► answer ──► command ──► sample ──► next observation, then the row
 
-Lockstep: the sample that answers a command closes its step. Realtime: `tick` closes it with the newest sample.
+Lockstep: the sample that answers a command closes its step. Realtime: `tick` closes it with the
+newest sample.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 
+from user_core.outcome import Boundary, Goal, Mode
 from user_robot.action_space import DIMENSION
 from user_robot.latch import Mode as ArmMode
 from user_robot.row import (
@@ -25,8 +27,6 @@ from user_robot.row import (
     Answer,
     Choice,
     Command,
-    Goal,
-    Mode,
     Moment,
     Observation,
     Result,
@@ -35,10 +35,10 @@ from user_robot.row import (
     Source,
 )
 from user_robot.safety import REFUSED
-from user_robot.task import Boundary, Task
+from user_robot.task import Task
 
 ASK_AGAIN_S = 1.0
-"""An observation that nobody answered is sent again after this long (steady clock): the one who acts may be new."""
+"""An observation without an answer is sent again after this long (steady clock), to a new node."""
 PATIENCE_S = 8.0
 """Nobody answered, or the arm sent nothing, for this long (steady clock): the episode is void."""
 REFUSALS = 3
@@ -47,7 +47,7 @@ SCRIPTED = 'the demonstrator'
 
 
 class Outbox(Protocol):
-    """Where an episode's messages go. Called in the caller's thread, in the order of the data's path."""
+    """Where an episode's messages go. In the caller's thread, in the order of the data's path."""
 
     def observation(self, observation: Observation) -> None:
         """To whoever acts."""
@@ -62,10 +62,11 @@ class Outbox(Protocol):
 class Episode:
     """Runs one episode at a time.
 
-    Rows: n actions leave n rows and a closing row, which carries the boundary again and the last observation.
-    An abort before an action's outcome was measured leaves no row for that action, only the closing row.
-    A step in which no action arrived in time (realtime) keeps the target that was in force: its row says
-    what that was, how late the action is at least, and is not valid for learning.
+    Rows: n actions leave n rows and a closing row, which carries the boundary again and the last
+    observation. An abort before an action's outcome was measured leaves no row for that action,
+    only the closing row. A step in which no action arrived in time (realtime) keeps the target
+    that was in force: its row says what that was, how late the action is at least, and is not
+    valid for learning.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Episode:
         self._lags = 0.0
         self._sample = sample
         self._heard_s = self._progress_s = self._steady()
-        self._now = self._look(sample)
+        self._now = self._look(sample, 0)
         self._begun_s = sample.state.stamp_s
         if not self._usable(self._now):
             self.abort('the arm reports a state that is not finite', void=True)
@@ -122,7 +123,7 @@ class Episode:
             self._act()
 
     def on_sample(self, sample: Sample) -> None:
-        """A sample of the arm; in lockstep the one that answers the present command closes the step."""
+        """A sample of the arm; in lockstep the one that answers the command closes the step."""
         if not self.running:
             return
         self._sample, self._heard_s = sample, self._steady()
@@ -139,21 +140,21 @@ class Episode:
             self.abort(sample.reason, void=sample.mode is ArmMode.DISARMED)
 
     def tick(self) -> None:
-        """Realtime: the control tick. Lockstep: call it now and then (>= 1 Hz), it only watches the clock."""
+        """Realtime: the control tick. Lockstep: once a second, only to watch the clock."""
         if not self.running:
             return
         now = self._steady()
         if self._watch(now) or not self.realtime:
             return
         if self._choice is None and self.step == 0:
-            self._now = self._look(self._sample)
+            self._now = self._look(self._sample, 0)
             self._begun_s = self._now.sample.state.stamp_s
             self._ask()
         else:
             self._close(self._sample)
 
     def abort(self, reason: str, void: bool) -> None:
-        """Ends the episode without another measurement; `void`: it says nothing about the policy."""
+        """Ends the episode without a measurement; `void`: it says nothing about the policy."""
         if self.running:
             self._finish(Boundary.ABORT, reason, void)
 
@@ -169,8 +170,10 @@ class Episode:
 
     # ------------------------------------------------------------------ the step
 
-    def _look(self, sample: Sample) -> Moment:
-        return Moment(sample, self.task.observe(sample.state), self._system_ns(), self._steady())
+    def _look(self, sample: Sample, step: int) -> Moment:
+        return Moment(
+            step, sample, self.task.observe(sample.state), self._system_ns(), self._steady()
+        )
 
     def _ask(self) -> None:
         self._asked_s = self._steady()
@@ -193,54 +196,48 @@ class Episode:
         self.out.command(Command(self.id, self.step, target, choice.gripper_m))
 
     def _close(self, sample: Sample) -> None:
-        """The step's outcome is there: judge it, ask for the next action, then hand out the row."""
+        """The step's outcome is there: judge it, ask for the next action, hand out the row."""
         before, choice = self._now, self._choice
-        after = self._look(sample)
+        after = self._look(sample, self.step + 1)
         if not self._usable(after):  # kept nowhere: the closing row is the last good observation's
             self.abort('the arm reports a state that is not finite', void=True)
             return
         peak = max(self._peak, sample.state.peak_force_n)
         self._peak = 0.0
         outcome = replace(sample.state, peak_force_n=peak)
-        reward, terminated, boundary = self.task.judge(
-            before.sample.state, outcome, self.step + 1
-        )
-        reason = ''
+        verdict = self.task.judge(before.sample.state, outcome, self.step + 1)
+        reason, goes_on = '', verdict[2] is Boundary.NONE
         if sample.mode in (ArmMode.FAULT, ArmMode.DISARMED):
-            reward, terminated, boundary, reason = 0.0, False, Boundary.ABORT, sample.reason
-        row = self._row(before, choice, sample, reward, terminated, boundary, peak, after.at_s)
-        self._count(row, after)
+            verdict, reason, goes_on = (0.0, False, Boundary.ABORT), sample.reason, False
         self._now, self._choice = after, None
         self.step += 1
-        if boundary is Boundary.NONE:
-            if self._queue and choice is not None:
-                self._act()
-            else:
-                self._queue.clear()
-                self._ask()
-            self.out.row(row)
-        else:
-            self.out.row(row)
-            self._finish(boundary, reason, void=sample.mode is ArmMode.DISARMED)
+        if goes_on and self._queue and choice is not None:
+            self._act()
+        elif goes_on:
+            self._queue.clear()
+            self._ask()
+        row = self._row(before, choice, after, verdict, peak)
+        self._count(row, choice, after, after.at_s - before.at_s)
+        self.out.row(row)
+        if not goes_on:
+            self._finish(verdict[2], reason, void=sample.mode is ArmMode.DISARMED)
 
     def _row(
         self,
         before: Moment,
         choice: Choice | None,
-        sample: Sample,
-        reward: float,
-        terminated: bool,
-        boundary: Boundary,
+        after: Moment,
+        verdict: tuple[float, bool, Boundary],
         peak: float,
-        now: float,
     ) -> Row:
         """`executed_action` is the inverse of what the arm applied, whoever asked for it."""
+        sample, (reward, terminated, boundary) = after.sample, verdict
         executed = self.task.actions.from_target(sample.applied, before.sample.state.pose)
-        applied = (sample.episode, sample.step) == (self.id, self.step)
+        followed = sample.answers and (sample.episode, sample.step) == (self.id, before.step)
         answer = choice.answer if choice else None
         return Row(
             self.id,
-            self.step,
+            before.step,
             self.goal.mode,
             before.sample.state.stamp_s,
             before.arrived_ns,
@@ -257,8 +254,8 @@ class Episode:
             terminated=terminated,
             truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
             boundary=boundary,
-            valid=choice is not None and applied and not sample.limited & REFUSED,
-            lateness_s=0.0 if choice else max(0.0, now - before.at_s),
+            valid=choice is not None and followed and not sample.limited & REFUSED,
+            lateness_s=0.0 if choice else after.at_s - before.at_s,
             peak_force_n=peak,
             limited=sample.limited,
         )
@@ -271,7 +268,8 @@ class Episode:
         if self._usable(now):
             self.out.row(
                 Row(
-                    self.id, self.step, self.goal.mode, now.sample.state.stamp_s, now.arrived_ns, now.state,
+                    self.id, self.step, self.goal.mode,
+                    now.sample.state.stamp_s, now.arrived_ns, now.state,
                     terminated=boundary in (Boundary.SUCCESS, Boundary.FAILURE),
                     truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
                     boundary=boundary,
@@ -286,7 +284,9 @@ class Episode:
     # ------------------------------------------------------------------ checks and counts
 
     def _usable(self, moment: Moment) -> bool:
-        return bool(np.isfinite(moment.state).all()) and moment.sample.state.pose.isfinite()
+        sample = moment.sample
+        poses = sample.state.pose.isfinite() and sample.applied.isfinite()
+        return poses and bool(np.isfinite(moment.state).all())
 
     def _problem(self, answer: Answer) -> str:
         """Why an answer cannot be used, or ''."""
@@ -325,14 +325,14 @@ class Episode:
             self._ask()
         return not self.running
 
-    def _count(self, row: Row, after: Moment) -> None:
+    def _count(self, row: Row, choice: Choice | None, after: Moment, period_s: float) -> None:
         result = self.result
         assert result is not None
         result.episode_return += row.reward
         result.peak_force_n = max(result.peak_force_n, row.peak_force_n)
         result.distance_m = min(result.distance_m, self.task.distance(after.sample.state))
-        result.period_s.append(after.at_s - self._now.at_s)
-        if self._choice is None:
+        result.period_s.append(period_s)
+        if choice is None:
             result.late_steps += 1
             return
         version = row.policy_version

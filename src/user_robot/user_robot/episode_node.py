@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalResponse
@@ -18,18 +18,19 @@ from user_msgs.msg import Ack, Action, Metrics, RobotState, Weights
 from user_core.errors import UserError
 from user_core.messages import pose_msg
 from user_core.node import Shell, run_node
+from user_core.outcome import Boundary, Goal, Mode
 from user_robot import wire
 from user_robot.episode import Episode
-from user_robot.row import Command, Goal, Mode, Observation, Result, Row, Sample
+from user_robot.row import Command, Observation, Result, Row, Sample
 from user_robot.spool import Spool
-from user_robot.task import Boundary, make_task
+from user_robot.task import make_task
 
 HEARTBEAT_S = 0.5
 LISTEN_S = 1.2
-"""A cell's episode listens this long for another one of the same name before it takes goals."""
+"""A node listens this long for another one of its cell before it takes goals, and goes on so."""
 NO_ARM, MOVING = 'no arm', 'moving'
 ARM_WITHIN_S, ACCEPT_WITHIN_S, RESET_WITHIN_S = 8.0, 3.0, 30.0
-"""A reset fails when the arm is not heard, has not accepted it, has not ended it after this long (steady clock)."""
+"""A reset fails when the arm is not heard, did not accept or end it in time (steady clock)."""
 
 
 class EpisodeNode:
@@ -56,19 +57,29 @@ class EpisodeNode:
         self.observation_pub = shell.create_pub('observation')
         self.target_pub = shell.create_pub('target')
         self.row_pub = shell.create_pub('transition')
-        self.spool = Spool(shell.folder / 'spool' / shell.cell, self.incarnation, self.row_pub.publish)
+        self.spool = Spool(
+            shell.folder / 'spool' / shell.cell, self.incarnation, self.row_pub.publish
+        )
         self.episode = Episode(self.task, self.realtime, 1 / self.cell.control_hz, self)
         shell.create_sub('robot_state', self.on_state)
         shell.create_sub('action', self.on_action)
         shell.create_sub('ack', self.on_ack)
         shell.create_sub('weights', self.on_weights)
-        self.guard = shell.create_sub('metrics', self.on_metrics)
+        shell.create_sub('metrics', self.on_metrics)
         self.moves = ActionClient(shell, MoveTo, 'move_to')
         shell.create_timer(HEARTBEAT_S, self.on_heartbeat)
-        self.listening = shell.create_timer(LISTEN_S, self.on_alone)
+        self.listening: Any = shell.create_timer(LISTEN_S, self.on_alone)
+        self.server = ActionServer(
+            shell, RunEpisode, 'run_episode', self.on_episode,
+            goal_callback=self.on_goal,
+            handle_accepted_callback=self.on_accepted,
+            cancel_callback=self.on_cancel,
+        )  # fmt: skip
         if self.realtime:
             shell.create_timer(
-                1 / self.cell.control_hz, self.on_tick, clock=Clock(clock_type=ClockType.STEADY_TIME)
+                1 / self.cell.control_hz,
+                self.on_tick,
+                clock=Clock(clock_type=ClockType.STEADY_TIME),
             )
 
     # ------------------------------------------------------------------ one of a name
@@ -88,13 +99,7 @@ class EpisodeNode:
     def on_alone(self) -> None:
         """Nobody else has this name: goals may come."""
         self.shell.destroy_timer(self.listening)
-        self.shell.destroy_subscription(self.guard)
-        self.server = ActionServer(
-            self.shell, RunEpisode, 'run_episode', self.on_episode,
-            goal_callback=lambda goal: GoalResponse.REJECT if self.goal else GoalResponse.ACCEPT,
-            handle_accepted_callback=self.on_accepted,
-            cancel_callback=self.on_cancel,
-        )  # fmt: skip
+        self.listening = None
 
     # ------------------------------------------------------------------ the path
 
@@ -142,8 +147,12 @@ class EpisodeNode:
 
     # ------------------------------------------------------------------ an episode
 
+    def on_goal(self, goal: RunEpisode.Goal) -> GoalResponse:
+        """One goal at a time, and none before the node knows that it is alone."""
+        return GoalResponse.REJECT if self.goal or self.listening else GoalResponse.ACCEPT
+
     def on_accepted(self, handle: Any) -> None:
-        """One goal at a time."""
+        """Now it is this one's turn."""
         self.goal = handle
         handle.execute()
 
@@ -159,7 +168,7 @@ class EpisodeNode:
             else:
                 self.over = Future()
                 self.state = 'RUNNING'
-                self.episode.begin(goal, self.number, self.sample)
+                self.episode.begin(goal, self.number, cast(Sample, self.sample))
                 self.settle()
                 result = await self.over
         finally:
@@ -187,10 +196,20 @@ class EpisodeNode:
             angular_speed=self.speed[1],
             seed=goal.seed,
         )
-        request.id.run, request.id.cell, request.id.episode = self.shell.run, self.shell.cell, self.number
+        request.id.run, request.id.cell, request.id.episode = (
+            self.shell.run,
+            self.shell.cell,
+            self.number,
+        )
         self.ready, self.moved = Future(), MOVING
-        self.deadline_s, self.moving, number = time.monotonic() + ACCEPT_WITHIN_S, None, self.number
-        self.moves.send_goal_async(request).add_done_callback(lambda f: self.on_move_accepted(f, number))
+        self.deadline_s, self.moving, number = (
+            time.monotonic() + ACCEPT_WITHIN_S,
+            None,
+            self.number,
+        )
+        self.moves.send_goal_async(request).add_done_callback(
+            lambda f: self.on_move_accepted(f, number)
+        )
         return str(await self.ready)
 
     def arm_is_there(self) -> bool:
@@ -257,7 +276,9 @@ class EpisodeNode:
         running, episode = self.episode.running, self.episode
         if running and self.goal is not None:
             distance, force = episode.look()
-            self.goal.publish_feedback(RunEpisode.Feedback(step=episode.step, distance=distance, force=force))
+            self.goal.publish_feedback(
+                RunEpisode.Feedback(step=episode.step, distance=distance, force=force)
+            )
         self.shell.metrics(
             'WAIT_WEIGHTS' if running and episode.waits_for_weights() else self.state,
             self.reason,

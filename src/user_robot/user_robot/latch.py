@@ -21,11 +21,13 @@ class Latch:
     """The arm's permission to move and the reason when there is none.
 
         DISARMED --arm--> READY --command--> ACTIVE --deadline--> HOLD --command--> ACTIVE
-        any --fault--> FAULT --recover--> READY            any --stop--> DISARMED --clear_stop--> READY
+        any --fault--> FAULT --recover--> READY
+        any --stop--> DISARMED --clear_stop--> READY
 
-    HOLD ends by itself with the next valid command. FAULT (a force above the limit, a driver's error) ends by
-    `recover`, or by a reset motion where the fault says so. A stop stays until somebody clears it,
-    whatever else happens. Not thread safe: the arm node guards it with the arm's own lock.
+    HOLD ends by itself with the next valid command. FAULT (a force above the limit, a driver's
+    error) ends by `recover`, or by a reset motion where the fault says so. A stop stays until
+    somebody clears it, whatever else happens. Not thread safe: the arm node guards it with the
+    arm's own lock.
     """
 
     def __init__(self) -> None:
@@ -61,7 +63,7 @@ class Latch:
             self._enter(Mode.READY)
 
     def fault(self, reason: str, reset_recovers: bool = False) -> None:
-        """Motion is not safe; `reset_recovers`: a reset motion (it backs out first) is a way out."""
+        """Motion is not safe; `reset_recovers`: a reset motion, which backs out first, ends it."""
         if not self.stopped:
             self._enter(Mode.FAULT, reason)
             self._reset_recovers = reset_recovers
@@ -90,7 +92,7 @@ class Latch:
         return True, f'recovered from: {was}' if was else 'there was no fault'
 
     def reset_allowed(self) -> str:
-        """Asks for a reset motion: '' when it may start (which ends a fault that says so), else why not."""
+        """Asks for a reset motion, which ends a fault that says so: '' or why it may not start."""
         if self.mode is Mode.FAULT and self._reset_recovers:
             self.recover()
         return '' if self.allows() else self.reason

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -47,6 +48,7 @@ class Motion:
         if np.linalg.norm(self._target.position - measured.position) > LEASH_M:
             self._waited_s += seconds
             return self._target
+        self._waited_s = 0.0
         here, there = self._target, self._left[0]
         way = there.position - here.position
         turn = (there.rotation * here.rotation.inv()).as_rotvec()
@@ -65,10 +67,7 @@ class Motion:
     def remaining_m(self, measured: Pose) -> float:
         """Distance to the goal along the way."""
         stops = [measured, *(self._left or [self.goal])]
-        return sum(
-            float(np.linalg.norm(b.position - a.position))
-            for a, b in zip(stops, stops[1:], strict=False)
-        )
+        return sum(float(np.linalg.norm(b.position - a.position)) for a, b in pairwise(stops))
 
     def done(self, measured: Pose) -> bool:
         """True when the goal is reached, or the arm had its time to."""

@@ -1,9 +1,9 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""What passes through an episode: a sample in, an observation out, an answer in, a command and a row out.
+"""What passes through an episode: sample in, observation out, answer in, command and row out.
 
-Plain counterparts of RobotState, Observation, Action, Target, Transition and RunEpisode (msg/, action/
-hold the units), without run and cell, which the node shell knows.
+Plain counterparts of RobotState, Observation, Action, Target, Transition and RunEpisode (msg/,
+action/ hold the units), without run and cell, which the node shell knows.
 """
 
 from __future__ import annotations
@@ -16,21 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from user_core.geometry import Pose
+from user_core.outcome import Boundary, Mode
 from user_robot.arm import ArmState
 from user_robot.latch import Mode as ArmMode
-from user_robot.task import Boundary, State
+from user_robot.task import State
 
 Floats = NDArray[np.float32]
 NO_FLOATS: Floats = np.zeros(0, np.float32)
-
-
-class Mode(IntEnum):
-    """Observation.MODE_*: who acts, and how."""
-
-    TRAIN = 0
-    EVAL = 1
-    EVAL_SAMPLED = 2
-    DEMO = 3
 
 
 class Source(IntEnum):
@@ -39,16 +31,6 @@ class Source(IntEnum):
     POLICY = 0
     HUMAN = 1
     SCRIPT = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """One episode as it is asked for."""
-
-    mode: Mode
-    policy: str
-    version: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +87,7 @@ class Command:
 class Moment:
     """What was seen at the start of a step."""
 
+    step: int
     sample: Sample
     state: State
     arrived_ns: int

@@ -16,8 +16,9 @@ BOX, STEP, FORCE, REFUSED = 1, 2, 4, 8
 class Safety:
     """Keeps targets finite, in the box and near the measured pose, and soft in contact.
 
-    Everything happens in the task's frame. The box is one of positions and of rotation vectors about the
-    frame's own orientation, so that no Euler angle can wrap. Pure: no state, no clock, any thread.
+    Everything happens in the task's frame. The box is one of positions and of rotation vectors
+    about the frame's own orientation, so that no Euler angle can wrap. Pure: no state, no clock,
+    any thread.
     """
 
     def __init__(self, config: schema.Safety, frame: Pose) -> None:
@@ -36,9 +37,10 @@ class Safety:
             wrench: (6,) at the TCP, base frame, robot on environment positive.
 
         Returns:
-            (pose, bits). With a measured pose inside the box the result is inside the box and at most one
-            step away; from outside it leads one step back towards the box. A target that is not finite,
-            or a measurement that is not, is REFUSED and the measured pose returned: hold.
+            (pose, bits). With a measured pose inside the box the result is inside the box and at
+            most one step away; from outside it leads one step back towards the box. A target that
+            is not finite, or a measurement that is not, is REFUSED and the measured pose returned:
+            hold.
         """
         if not (target.isfinite() and measured.isfinite() and np.isfinite(wrench).all()):
             return measured, REFUSED
@@ -61,7 +63,8 @@ class Safety:
         """Shortens the way further into a contact.
 
         Along the force F that the arm already exerts, a step may go at most
-            max_step_m (force_limit_n - |F|) / (force_limit_n - force_soft_n),  within [0, max_step_m].
+            max_step_m (force_limit_n - |F|) / (force_limit_n - force_soft_n),  within [0,
+            max_step_m].
         The way out of the contact and across it stays free.
         """
         soft, limit = self.config.force_soft_n, self.config.force_limit_n

@@ -1,12 +1,13 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows on their way to replay: on disk from the moment they exist until replay says that it has them.
+"""Rows on their way to replay: on disk from the moment they exist until replay has them.
 
-The disk is the buffer: a row is written (not synced: it survives the death of every process) before it
-is sent, and read back when it has to be sent again. What a killed process left is found by the next one.
+The disk is the buffer: a row is written (not synced: it survives the death of every process)
+before it is sent, and read back when it has to be sent again. What a killed process left is found
+by the next one.
 
-    <folder>/<incarnation>-<first seq>.spool    records: magic, size, crc32, seq, then the row's bytes
-    <folder>/<incarnation>.acked                next seq that replay still lacks, uint64 little endian
+    <folder>/<incarnation>-<first seq>.spool    records: magic, size, crc32, seq, the row's bytes
+    <folder>/<incarnation>.acked                next seq that replay lacks, uint64 little endian
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ WINDOW = 16
 RESEND_S = 1.0
 """Rows in flight without an answer for this long (steady clock) are sent again."""
 SEGMENT_BYTES = 1 << 20
-"""A file is followed by the next one at this size and deleted when all its rows are acknowledged."""
+"""A file is followed by the next one at this size and deleted when replay has all its rows."""
 
 
 @dataclass(slots=True)
@@ -124,7 +125,7 @@ class Spool:
         self._fill()
 
     def poll(self) -> None:
-        """Sends again what was not answered; call it about once a second, not from the control tick."""
+        """Sends again what was not answered; about once a second, not from the control tick."""
         if self.in_flight and self._steady() - self._moved_s > RESEND_S:
             self.resend()
         else:
@@ -170,7 +171,10 @@ class Spool:
 
     def _remember(self, incarnation: int, next_seq: int) -> None:
         path = self.folder / f'{incarnation}.acked'
-        if not any(w.incarnation == incarnation for w in self._waiting) and incarnation != self.incarnation:
+        if (
+            not any(w.incarnation == incarnation for w in self._waiting)
+            and incarnation != self.incarnation
+        ):
             path.unlink(missing_ok=True)
             return
         with path.open('r+b' if path.exists() else 'wb') as file:

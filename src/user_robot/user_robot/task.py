@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 import math
 from typing import Protocol
 
@@ -14,32 +13,30 @@ from numpy.typing import NDArray
 
 from user_core import config as schema
 from user_core.errors import UserError
-from user_core.geometry import Pose, from_relative, relative
+from user_core.geometry import Array, Pose, from_relative, relative
+from user_core.outcome import Boundary
 from user_robot.action_space import ActionSpace
 from user_robot.arm import ArmState
 
 State = NDArray[np.float32]
 
 
-class Boundary(IntEnum):
-    """Transition.BOUNDARY_*: how an episode ended."""
-
-    NONE = 0
-    SUCCESS = 1
-    FAILURE = 2
-    TIMEOUT = 3
-    ABORT = 4
-
-
 @dataclass(frozen=True)
 class StateSpec:
-    """The observed state's values and the constants that normalise them: (x - mean) / scale, then tanh
-    where `squash`. Constants of the task, so that they can ride in the weights."""
+    """The observed state's values and the constants that normalise them: they ride in the weights.
+
+    A network sees (x - mean) / scale, through tanh where `squash`. The values at `fine_index` it
+    sees once more, as tanh((x - fine_mean) / fine_scale): what is far away at one scale decides at
+    the other.
+    """
 
     names: tuple[str, ...]
     mean: State
     scale: State
     squash: NDArray[np.bool_]
+    fine_index: NDArray[np.int64]
+    fine_mean: State
+    fine_scale: State
 
 
 class Task(Protocol):
@@ -55,8 +52,10 @@ class Task(Protocol):
     def observe(self, state: ArmState) -> State:
         """The state vector a policy sees, raw SI units in the task's frame."""
 
-    def judge(self, previous: ArmState, state: ArmState, step: int) -> tuple[float, bool, Boundary]:
-        """(reward, terminated, boundary) of action number `step` (from 1) that led from previous to state."""
+    def judge(
+        self, previous: ArmState, state: ArmState, step: int
+    ) -> tuple[float, bool, Boundary]:
+        """(reward, terminated, boundary) of action number `step`, from 1, between two states."""
 
     def start(self, seed: int) -> Pose:
         """Where an episode of this seed begins."""
@@ -83,12 +82,30 @@ PEG_STATE = (
 )
 
 
+RIM_Z_M = -0.028
+"""Measured z at which the tip touches the block: fine motion matters there, and on the axis."""
+
+PEG_SPEC = StateSpec(
+    PEG_STATE,
+    mean=np.array([0.016, *[0.0] * 8, -0.05, *[0.0] * 9], np.float32),
+    scale=np.repeat(np.array([1, 10, 0.3, 0.05, 0.5, 0.1, 0.5], np.float32), [1, *[3] * 6]),
+    squash=np.repeat([False, True, False], [1, 6, 12]),
+    fine_index=np.arange(7, 13),
+    fine_mean=np.array([0, 0, RIM_Z_M, 0, 0, 0], np.float32),
+    fine_scale=np.array([0.004] * 3 + [0.05] * 3, np.float32),
+)
+"""The two scales are what lets RLPD learn this task with a handful of demonstrations."""
+
+CLEAR_SHARE = 0.5
+"""At this share of the start's height the peg is out of the hole and above the block."""
+
+
 class PegTask:
     """Insert a peg. The task's frame is the TCP at full insertion: z points into the hole.
 
-    Success is judged on what the robot measures, not on the true hole: deep enough along z, upright and at
-    the right yaw, close to the axis. No start pose is anywhere near it, and without the hole the peg rests on
-    the rim, above the depth that counts.
+    Success is judged on what the robot measures, not on the true hole: deep enough along z,
+    upright and at the right yaw, close to the axis. No start pose is anywhere near it, and without
+    the hole the peg rests on the rim, above the depth that counts.
     """
 
     def __init__(self, config: schema.PegTask) -> None:
@@ -102,26 +119,19 @@ class PegTask:
             self.frame, np.array([0.0, 0.0, -config.start_height_m]), np.zeros(3)
         )
         self.actions = ActionSpace(config.scale_m, config.scale_rad, self.frame)
-        self.spec = StateSpec(
-            PEG_STATE,
-            mean=np.zeros(len(PEG_STATE), np.float32),
-            scale=np.repeat(
-                np.array([0.1, 20.0, 2.0, 0.05, 0.5, 0.2, 0.5], np.float32), [1, 3, 3, 3, 3, 3, 3]
-            ),
-            squash=np.repeat([False, True, True, False, False, False, False], [1, 3, 3, 3, 3, 3, 3]),
-        )
+        self.spec = PEG_SPEC
         self._to_task = self.frame.rotation.inv().as_matrix()
-        nearest = -config.start_height_m
-        if nearest >= -config.success_depth_m:
+        self._seen = (self.home, relative(self.frame, self.home))
+        if config.start_height_m <= config.success_depth_m:
             raise UserError(
                 'an episode could begin in success',
-                f'it starts {config.start_height_m} m above the goal, which is within task.success_depth_m',
+                f'it starts {config.start_height_m} m above the goal, within task.success_depth_m',
                 'raise task.start_height_m or lower task.success_depth_m',
             )
 
     def observe(self, state: ArmState) -> State:
         """(19,) gripper width, wrench, pose and twist of the TCP, all in the task's frame."""
-        position, rotation = relative(self.frame, state.pose)
+        position, rotation = self._see(state.pose)
         turned = self._to_task @ np.stack(
             [state.wrench[:3], state.wrench[3:], state.twist[:3], state.twist[3:]], axis=1
         )
@@ -132,8 +142,10 @@ class PegTask:
         out[13:16], out[16:19] = turned[:, 2], turned[:, 3]
         return out
 
-    def judge(self, previous: ArmState, state: ArmState, step: int) -> tuple[float, bool, Boundary]:
-        """Sparse: 1 for the step that inserts the peg, less a price for pressing hard if one is set.
+    def judge(
+        self, previous: ArmState, state: ArmState, step: int
+    ) -> tuple[float, bool, Boundary]:
+        """Sparse: 1 for the step that inserts the peg, less a price for pressing hard if set.
 
         reward = [success] - force_penalty_per_n max(0, F_peak - force_free_n)
         """
@@ -146,13 +158,20 @@ class PegTask:
 
     def success(self, state: ArmState) -> bool:
         """Measured pose within the tolerances of the goal."""
-        position, rotation = relative(self.frame, state.pose)
+        position, rotation = self._see(state.pose)
         c = self.config
         return bool(
             abs(position[2]) <= c.success_depth_m
             and math.hypot(position[0], position[1]) <= c.success_lateral_m
             and float(np.linalg.norm(rotation)) <= c.success_angle_rad
         )
+
+    def _see(self, pose: Pose) -> tuple[Array, Array]:
+        """The pose in the task's frame, worked out once for all who ask about it in a step."""
+        seen = self._seen
+        if seen[0] is not pose:
+            seen = self._seen = (pose, relative(self.frame, pose))
+        return seen[1]
 
     def distance(self, state: ArmState) -> float:
         """Metres between the TCP and full insertion."""
@@ -168,9 +187,9 @@ class PegTask:
         )
 
     def reset_path(self, current: Pose, start: Pose) -> list[Pose]:
-        """Straight out of the hole first, at the present orientation; sideways at the start's height."""
+        """Straight out of the hole first, not turning; sideways only above the block."""
         position, rotation = relative(self.frame, current)
-        clear = relative(self.frame, start)[0][2]
+        clear = -CLEAR_SHARE * self.config.start_height_m
         if position[2] <= clear:
             return [start]
         return [

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from user_msgs import msg
+
 from user_core.geometry import Pose
 from user_core.messages import NS, doubles, floats, nanoseconds, numbers, pose
-from user_msgs import msg
 from user_robot.arm import ArmState
 from user_robot.latch import Mode as ArmMode
 from user_robot.row import Answer, Command, Observation, Row, Sample
@@ -108,7 +109,7 @@ def sample(m: msg.RobotState) -> Sample:
 
 
 def answer(m: msg.Action) -> Answer:
-    """Action to an answer; a chunk whose size is not horizon x dimension comes out flat, to be refused."""
+    """Action to an answer; a chunk that is not horizon x dimension stays flat, to be refused."""
     chunk = numbers(m.chunk)
     if chunk.size == m.horizon * m.dimension:
         chunk = chunk.reshape(m.horizon, m.dimension)

@@ -130,8 +130,9 @@ class SimArm:
         for _ in range(round(seconds / STEP_S)):
             while self._queue and self._queue[0][0] <= self._steps:
                 law.aim(self._queue.pop(0)[1])
+            mujoco.mj_step1(model, data)
             law.step()
-            mujoco.mj_step(model, data)
+            mujoco.mj_step2(model, data)
             self._steps += 1
             if data.ncon:
                 law.wrench(raw)

@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scripted expert's shell: answers the observations of demonstrations, as a policy answers the others."""
+"""The scripted expert's shell: answers demonstrations' observations, as a policy the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from user_sim.expert import Expert
 
 
 class ExpertNode:
-    """Acts in one cell's demonstrations; an observation that is sent again gets the same answer again."""
+    """Acts in one cell's demonstrations; an observation sent again gets the same answer again."""
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell

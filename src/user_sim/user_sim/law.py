@@ -28,6 +28,9 @@ TORQUE_LIMIT_NM = np.array([87.0, 87.0, 87.0, 87.0, 12.0, 12.0, 12.0])
 class Gains:
     """Gains of the law, all (6,) translational first.
 
+    franky takes the same numbers: `CartesianImpedanceGains.diagonal(stiffness, damping)`,
+    `translational_error_clip`, `rotational_error_clip`, `PostureTask`, `max_delta_tau`.
+
     Attributes:
         stiffness: N/m, Nm/rad.
         damping: Ns/m, Nms/rad.
@@ -77,7 +80,7 @@ class ImpedanceLaw:
         self._goal_q[:] = w, x, y, z
 
     def step(self) -> None:
-        """Write the torque of the data's present state into qfrc_applied."""
+        """Write the torque into qfrc_applied; call between mj_step1 and mj_step2."""
         data, gains, jac = self._data, self._gains, self._jac
         mujoco.mj_jacSite(self._model, data, self._jac_p, self._jac_r, self._site)
         np.dot(jac, self._jac_t, out=self._chol)
@@ -118,9 +121,9 @@ class ImpedanceLaw:
         np.add(self.tau, data.qfrc_bias, out=data.qfrc_applied)
 
     def wrench(self, out: Array) -> None:
-        """The contacts' wrench on the environment in the step just simulated, base frame.
+        """The contacts' wrench on the environment, base frame; call after mj_step2.
 
-        Uses the Jacobian of the last `step`, the one MuJoCo's contact solver saw.
+        Joint limits would show as contact too; the workspace keeps the arm far from them.
         """
         data = self._data
         # Rows of the constraints: joint friction first (one per joint), contacts after.
@@ -129,7 +132,6 @@ class ImpedanceLaw:
         np.dot(self._jac, self._n7, out=self._v6)
         mujoco.mju_cholSolve(out, self._chol, self._v6)
         np.negative(out, out=out)
-        # Joint limits would show as contact; the workspace keeps the arm far from them.
 
     def twist(self) -> Array:
         """Measured TCP twist (6,), base frame."""

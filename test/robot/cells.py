@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cells over real DDS: their node processes, and a policy, a replay and an asker in the test's process."""
+"""Cells over real DDS: their processes, and a policy, a replay and an asker in the test's own."""
 
 from array import array
 from collections.abc import Callable
@@ -23,18 +23,26 @@ from user_core import topics
 from user_core.config import load
 
 PATIENCE_S = 60.0
-NODES = {'arm': 'user_robot.arm_node', 'episode': 'user_robot.episode_node', 'expert': 'user_sim.expert_node'}
+NODES = {
+    'arm': 'user_robot.arm_node',
+    'episode': 'user_robot.episode_node',
+    'expert': 'user_sim.expert_node',
+}
 
 
 class Graph:
     """Starts nodes of cells; answers, stores and asks as the rest of the suite would."""
 
-    def __init__(self, folder: Path, *overrides: str, cells: tuple[str, ...] = ('arm0',), run: str = 'r') -> None:
+    def __init__(
+        self, folder: Path, *overrides: str, cells: tuple[str, ...] = ('arm0',), run: str = 'r'
+    ) -> None:
         self.folder, self.run, self.cells = folder, run, cells
         page = folder / 'cell.yaml'
         kinds = {'task': 'peg', 'policy': 'mlp', 'algorithm': 'rlpd'}
         content = {key: {'kind': kind} for key, kind in kinds.items()}
-        page.write_text(yaml.safe_dump({'name': 'cell', 'cells': {c: {} for c in cells}, **content}))
+        page.write_text(
+            yaml.safe_dump({'name': 'cell', 'cells': {c: {} for c in cells}, **content})
+        )
         self.config = load(str(page), list(overrides))
         self.processes: dict[str, subprocess.Popen] = {}
         self.rows: dict[str, list[Transition]] = {cell: [] for cell in cells}
@@ -42,7 +50,14 @@ class Graph:
         self.metrics: dict[str, Metrics] = {}
         self.stored: dict[tuple[str, int], list[int]] = {}
         self.acting = self.acking = True
-        self.answer: Callable[[Observation], list[float]] = lambda observation: [0.0, 0.0, 0.3, 0.0, 0.0, 0.0]
+        self.answer: Callable[[Observation], list[float]] = lambda observation: [
+            0.0,
+            0.0,
+            0.3,
+            0.0,
+            0.0,
+            0.0,
+        ]
         rclpy.init()
         self.node = rclpy.create_node('test', start_parameter_services=False)
         self.executor = SingleThreadedExecutor()
@@ -69,7 +84,9 @@ class Graph:
     def on_observation(self, observation: Observation) -> None:
         """The policy: silent in demonstrations and when it is told to be."""
         if self.acting and observation.mode != Observation.MODE_DEMO:
-            action = Action(id=observation.id, policy='actor', policy_version=1, horizon=1, dimension=6)
+            action = Action(
+                id=observation.id, policy='actor', policy_version=1, horizon=1, dimension=6
+            )
             action.chunk = array('f', self.answer(observation))
             self.action_pubs[observation.id.cell].publish(action)
 
@@ -81,16 +98,24 @@ class Graph:
         if row.seq == len(stream):
             stream.append(row.seq)
             self.rows[row.id.cell].append(row)
-        self.ack_pub.publish(Ack(cell=row.id.cell, incarnation=row.incarnation, next_seq=len(stream)))
+        self.ack_pub.publish(
+            Ack(cell=row.id.cell, incarnation=row.incarnation, next_seq=len(stream))
+        )
 
     # ------------------------------------------------------------------ processes
 
-    def start(self, name: str, cell: str = 'arm0', run: str = '', folder: Path | None = None) -> subprocess.Popen:
+    def start(
+        self, name: str, cell: str = 'arm0', run: str = '', folder: Path | None = None
+    ) -> subprocess.Popen:
         """One node process."""
         folder = folder or self.folder
         folder.mkdir(exist_ok=True)
         page = folder / f'{cell}-{name}.yaml'
-        values = {'config': self.config.to_json(), 'run': run or self.run, 'run_folder': str(folder)}
+        values = {
+            'config': self.config.to_json(),
+            'run': run or self.run,
+            'run_folder': str(folder),
+        }
         page.write_text(yaml.safe_dump({'/**': {'ros__parameters': values}}))
         names = ['-r', f'__node:={name}', '-r', f'__ns:=/{cell}']
         log = (folder / f'{cell}-{name}.log').open('a')
@@ -98,7 +123,9 @@ class Graph:
             [sys.executable, '-m', NODES[name], '--ros-args', *names, '--params-file', str(page)],
             env=os.environ | {'OMP_NUM_THREADS': '1'}, stdout=log, stderr=log,
         )  # fmt: skip
-        self.processes[f'{cell}/{name}' if run in ('', self.run) else f'{run}/{cell}/{name}'] = process
+        self.processes[f'{cell}/{name}' if run in ('', self.run) else f'{run}/{cell}/{name}'] = (
+            process
+        )
         return process
 
     def start_all(self, *names: str) -> None:
@@ -114,7 +141,7 @@ class Graph:
         self.until(lambda: all(f'/{cell}/arm' in self.metrics for cell in self.cells))
 
     def kill(self, name: str, cell: str = 'arm0') -> None:
-        """kill -9."""
+        """Kill -9."""
         process = self.processes[f'{cell}/{name}']
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -133,12 +160,17 @@ class Graph:
         return '\n'.join(f'{p.name}: {p.read_text()[-1500:]}' for p in self.folder.glob('*.log'))
 
     def ask(self, seed: int = 0, mode: int = Observation.MODE_TRAIN, cell: str = 'arm0'):
-        """Asks for an episode; the handle when it was accepted."""
-        goal = RunEpisode.Goal(mode=mode, policy='' if mode == Observation.MODE_DEMO else 'actor', seed=seed)
-        future = self.askers[cell].send_goal_async(goal)
-        self.until(future.done)
-        assert future.result().accepted
-        return future.result()
+        """Asks until the episode is accepted: DDS sees a node that was killed for a while yet."""
+        goal = RunEpisode.Goal(
+            mode=mode, policy='' if mode == Observation.MODE_DEMO else 'actor', seed=seed
+        )
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            future, asked = self.askers[cell].send_goal_async(goal), time.monotonic()
+            self.until(lambda f=future, t=asked: f.done() or time.monotonic() > t + 3.0)
+            if future.done() and future.result().accepted:
+                return future.result()
+        raise AssertionError(f'no goal was accepted\n{self.logs()}')
 
     def result(self, handle) -> RunEpisode.Result:
         """Waits for an episode's result."""

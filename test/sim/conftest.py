@@ -1,0 +1,33 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The simulated arm with every hidden error off, and the goal it aims at."""
+
+import pytest
+
+from user_core.config import PegTask, SimArmConfig
+from user_core.geometry import Pose
+from user_robot.task import PegTask as Task
+from user_sim.arm import SimArm
+
+EXACT = SimArmConfig(
+    hole_error_m=0,
+    hole_error_rad=0,
+    grasp_error_m=0,
+    grasp_error_rad=0,
+    force_noise_n=0,
+    torque_noise_nm=0,
+    force_bias_n=0,
+    torque_bias_nm=0,
+)
+
+
+@pytest.fixture
+def exact_arm() -> SimArm:
+    """An arm without errors or noise."""
+    return SimArm(EXACT)
+
+
+@pytest.fixture
+def goal() -> Pose:
+    """The TCP at full insertion, z into the hole."""
+    return Task(PegTask()).frame

@@ -1,0 +1,76 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""The scripted demonstrator: able, slow, and no better than a person."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from user_core.config import load
+from user_core.outcome import Boundary
+from user_robot.safety import Safety
+from user_robot.task import make_task
+from user_sim.arm import SimArm
+from user_sim.expert import Expert
+
+EPISODES_N = 24
+PAGE = Path(__file__).parents[2] / 'config' / 'peg_rlpd.yaml'
+
+
+@pytest.fixture(scope='module')
+def episodes() -> list[tuple[Boundary, int, float]]:
+    """(boundary, steps, peak force in N) of demonstrations in the shipped cell."""
+    config = load(PAGE)
+    cell = next(iter(config.cells.values()))
+    task = make_task(config.task)
+    arm, safety = SimArm(cell.arm), Safety(cell.safety, task.frame)
+    expert = Expert(0, config.task.scale_m, config.task.scale_rad)
+    result = []
+    for seed in range(EPISODES_N):
+        arm.reset(task.start(seed), seed)
+        expert.reset()
+        state, peak, boundary, step = arm.state(), 0.0, Boundary.NONE, 0
+        while boundary == Boundary.NONE:
+            action = expert(task.observe(state))
+            target = task.actions.to_target(action, state.pose)
+            arm.servo(safety.apply(target, state.pose, state.wrench)[0], np.nan)
+            arm.advance(1 / cell.control_hz)
+            before, state, step = state, arm.state(), step + 1
+            peak = max(peak, state.peak_force_n)
+            boundary = task.judge(before, state, step)[2]
+        result.append((boundary, step, peak))
+    return result
+
+
+def test_the_expert_mostly_succeeds_but_not_always(episodes: list) -> None:
+    successes = sum(b == Boundary.SUCCESS for b, _, _ in episodes)
+    assert 0.5 * EPISODES_N <= successes < EPISODES_N
+
+
+def test_the_expert_is_as_slow_as_a_person(episodes: list) -> None:
+    steps = [n for b, n, _ in episodes if b == Boundary.SUCCESS]
+    assert 60 <= np.mean(steps) <= 110
+    assert min(steps) > 45
+
+
+def test_the_expert_never_hits_hard(episodes: list) -> None:
+    assert max(peak for _, _, peak in episodes) < 60
+
+
+def test_the_expert_sees_nothing_but_the_observation() -> None:
+    rng = np.random.default_rng(0)
+    states = rng.normal(0, 0.02, (50, 19)).astype(np.float32)
+    one, other = Expert(5), Expert(5)
+    actions = [one(s) for s in states]
+    assert all(np.array_equal(a, other(s)) for a, s in zip(actions, states, strict=True))
+    assert all(a.shape == (6,) and a.dtype == np.float32 and abs(a).max() <= 1 for a in actions)
+
+
+def test_the_expert_pauses_as_a_person_does() -> None:
+    expert = Expert(1)
+    state = np.zeros(19, np.float32)
+    state[9] = -0.1
+    state[7] = 0.05
+    still = [np.abs(expert(state)).max() < 0.15 for _ in range(100)]
+    assert 10 < sum(still) < 90
