@@ -22,6 +22,8 @@ APPEAR_S = 20.0
 """How long an episode waits for its cell to be there (steady clock)."""
 ACCEPT_S = 5.0
 """A request that is not answered this long went to a server that has died unnoticed."""
+UNSTORED_N = 256
+"""A cell with more rows than this that replay has not acknowledged gets no new episode."""
 
 
 class CellClient:
@@ -30,6 +32,7 @@ class CellClient:
     Attributes:
         heard: steady time of the cell's last heartbeat, set by the executor's thread.
         incarnation: when the cell's episode node was started, as its heartbeat says.
+        unstored: its rows that replay lacks, as its heartbeat says.
     """
 
     def __init__(self, shell: Shell, cell: str, stopping: Callable[[], bool]) -> None:
@@ -37,13 +40,17 @@ class CellClient:
         self.action = ActionClient(shell, RunEpisode, f'/{cell}/run_episode')
         self.heard = time.monotonic()
         self.incarnation: float | None = None
+        self.unstored = 0.0
 
     def __call__(self, goal: Goal) -> Episode:
         """One episode; never raises: what hinders it is a void episode with the reason."""
         deadline = time.monotonic() + APPEAR_S
-        while not self.action.server_is_ready():
+        while not (there := self.action.server_is_ready()) or self.unstored > UNSTORED_N:
             if self.stopping() or time.monotonic() > deadline:
-                return self._void(goal, f'cell {self.cell} is not there (no run_episode)')
+                why = (
+                    f'replay lacks {self.unstored:.0f} of its rows' if there else 'no run_episode'
+                )
+                return self._void(goal, f'cell {self.cell} is not there or not ready: {why}')
             time.sleep(0.05)
         request = RunEpisode.Goal(
             mode=goal.mode, policy=goal.policy, policy_version=goal.version, seed=goal.seed

@@ -114,6 +114,7 @@ class RunShell(Shell):
         if name == 'episode' and cell in self.cells:
             self.cells[cell].heard = time.monotonic()
             self.cells[cell].incarnation = numbers.get('incarnation_s')
+            self.cells[cell].unstored = numbers.get('rows_unacknowledged', 0.0)
 
     def on_weights(self, message: msg.Weights) -> None:
         """Only this run's weights count; versions never go backwards."""

@@ -290,9 +290,20 @@ class EpisodeNode:
             **episode.counts,
         )
 
-    def close(self) -> None:
-        """Ctrl-C: the episode is cut where it is; its rows are on disk."""
+    def interrupt(self) -> None:
+        """Ctrl-C: the episode is cut where it is; replay gets a moment to take its last rows."""
         self.episode.abort('the episode node ends', void=True)
+        self.settle()
+        self.leave_at_s = time.monotonic() + LEAVE_WITHIN_S
+        self.shell.create_timer(0.02, self.on_leaving)
+
+    def on_leaving(self) -> None:
+        """Ends the node when replay has every row, or in time without; they stay on disk."""
+        if not len(self.spool) or time.monotonic() > self.leave_at_s:
+            self.shell.finish()
+
+    def close(self) -> None:
+        """Rows that replay lacks are on disk."""
         self.spool.close()
 
 
