@@ -28,6 +28,8 @@ from user_robot.task import make_task
 HEARTBEAT_S = 0.5
 LISTEN_S = 1.2
 """A node listens this long for another one of its cell before it takes goals, and goes on so."""
+LEAVE_WITHIN_S = 1.5
+"""A node that ends waits this long for replay to take its last rows."""
 NO_ARM, MOVING = 'no arm', 'moving'
 ARM_WITHIN_S, ACCEPT_WITHIN_S, RESET_WITHIN_S = 8.0, 3.0, 30.0
 """A reset fails when the arm is not heard, did not accept or end it in time (steady clock)."""
