@@ -33,6 +33,16 @@ def steps(rows):
     return [(r.id.step, r.closing) for r in rows]
 
 
+def stored(graph, result, cell='arm0'):
+    """The episode's rows, once replay has its closing row."""
+
+    def kept():
+        return [r for r in graph.rows[cell] if r.id.episode == result.episode]
+
+    graph.until(lambda: any(r.closing for r in kept()))
+    return kept()
+
+
 def test_a_demonstration_and_an_episode_of_the_policy_arrive_whole_and_are_acknowledged(grow):
     graph = grow('task.max_steps=30')
     graph.start_all()
@@ -43,10 +53,9 @@ def test_a_demonstration_and_an_episode_of_the_policy_arrive_whole_and_are_ackno
     assert learned.first_version == learned.last_version == 1
     assert len(learned.period) == 30
     assert learned.duration == pytest.approx(3.0, abs=0.01)
-    graph.until(lambda: graph.number('/arm0/episode', 'rows_unacknowledged') == 0)
+    of = {r.episode: stored(graph, r) for r in (demo, learned)}
     rows = graph.rows['arm0']
     assert [r.seq for r in rows] == list(range(len(rows)))
-    of = {r.episode: [row for row in rows if row.id.episode == r.episode] for r in (demo, learned)}
     for result, kept in ((r, of[r.episode]) for r in (demo, learned)):
         assert steps(kept) == [(k, False) for k in range(result.length)] + [(result.length, True)]
     assert {r.source for r in of[demo.episode][:-1]} == {2}
@@ -66,11 +75,7 @@ def test_rows_outlive_a_killed_episode_node_and_a_replay_that_was_away(grow):
     graph.until(lambda: graph.number('/arm0/episode', 'rows_unacknowledged') >= 21)
     graph.acking = True
     after = graph.episode(seed=2)
-    graph.until(lambda: graph.number('/arm0/episode', 'rows_unacknowledged') == 0)
-    kept = {
-        number: [r for r in graph.rows['arm0'] if r.id.episode == number]
-        for number in (before.episode, after.episode)
-    }
+    kept = {r.episode: stored(graph, r) for r in (before, after)}
     whole = [(k, False) for k in range(20)] + [(20, True)]
     assert steps(kept[before.episode]) == whole
     assert steps(kept[after.episode]) == whole
@@ -134,8 +139,7 @@ def test_two_cells_keep_their_rows_and_clocks_apart(grow):
     handles = {cell: graph.ask(seed=1, cell=cell) for cell in graph.cells}
     results = {cell: graph.result(handle) for cell, handle in handles.items()}
     for cell, result in results.items():
-        graph.until(lambda cell=cell: graph.number(f'/{cell}/episode', 'rows_unacknowledged') == 0)
-        rows = [r for r in graph.rows[cell] if r.id.episode == result.episode]
+        rows = stored(graph, result, cell)
         assert {r.id.cell for r in rows} == {cell}
         assert steps(rows) == [(k, False) for k in range(25)] + [(25, True)]
     ahead = [graph.states[cell].stamp.sec for cell in ('arm0', 'arm1')]
