@@ -178,13 +178,17 @@ def test_a_ros_domain_that_does_not_exist_is_refused(monkeypatch, number):
         check.domain(load('peg_rlpd'))
 
 
-def test_a_gpu_that_is_not_there_is_refused_with_the_line_that_helps(monkeypatch, capsys):
+@pytest.mark.parametrize(('verb', 'part'), [('check', 'learner'), ('run', 'policy')])
+def test_a_gpu_that_is_not_there_is_refused_with_the_line_that_helps(
+    monkeypatch, capsys, tmp_path, verb, part
+):
     torch = pytest.importorskip('torch')
     if torch.cuda.is_available():
         monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '')
-    said = refused(capsys, 'check', 'peg_rlpd', 'learner.device=cuda')
+    said = refused(capsys, verb, 'peg_rlpd', f'runs={tmp_path}/runs', f'{part}.device=cuda')
     assert 'asks for a GPU' in said
-    assert 'learner.device=cpu' in said
+    assert f'{part}.device=cpu' in said
+    assert not (tmp_path / 'runs').exists()
 
 
 def test_a_library_that_is_missing_is_named():

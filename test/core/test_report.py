@@ -111,6 +111,23 @@ def test_the_first_period_of_an_episode_is_no_period(tmp_path):
     assert numbers['period_error_p99_ms'] == pytest.approx(0.0, abs=1e-3)
 
 
+def test_the_lag_of_the_policy_is_the_newest_version_less_the_one_that_acted(tmp_path):
+    """Version 3 is announced; the scripted cell acts with versions 1 to 2, then with 3."""
+
+    def rule(goal, n):
+        old = n % 2
+        versions = {'first_version': 1, 'last_version': 2} if old else {
+            'first_version': 3, 'last_version': 3}  # fmt: skip
+        return Episode(goal, 'arm0', Boundary.SUCCESS, length=20, **versions)
+
+    run = make(tmp_path, ScriptedCell(rule), overrides=['evaluation.gate_successes=20'])
+    assert run.train()
+    assert sorted(set(run.lags)) == [0.0, 1.5]
+    numbers = written(run)
+    assert numbers['policy_lag_p50'] == pytest.approx(np.median(run.lags))
+    assert numbers['policy_lag_p99'] == pytest.approx(1.5)
+
+
 def learned(end, **facts):
     """A rule that answers with an episode that ended as `end` of its count says."""
 

@@ -37,6 +37,31 @@ def test_start_seeds_never_repeat_between_demonstrations_training_and_evaluation
     assert not (by_phase[0] & by_phase[1] | by_phase[0] & by_phase[2] | by_phase[1] & by_phase[2])
 
 
+def test_every_verdict_comes_from_the_deterministic_policy_and_the_sampled_one_stands_apart(
+    tmp_path,
+):
+    run = make(tmp_path, ScriptedCell())
+    run()
+    modes = {a.kind: {e.goal.mode for e in a.episodes} for a in run.attempts}
+    assert modes == {
+        'streak': {Mode.EVAL},
+        'fresh': {Mode.EVAL},
+        'clone': {Mode.EVAL},
+        'clone_sampled': {Mode.EVAL_SAMPLED},
+    }
+    assert {a.version for a in run.attempts} == {3}
+
+
+def test_a_run_that_only_evaluates_asks_for_the_chosen_version_and_nothing_else(tmp_path):
+    cell = ScriptedCell(lambda goal, n: n != 4)
+    run = make(tmp_path, cell, overrides=['evaluate=/some/run'])
+    assert run() is True
+    assert {(g.mode, g.policy, g.version) for g in cell.goals} == {(Mode.EVAL, 'actor', 3)}
+    assert [a.kind for a in run.attempts] == ['fresh']
+    assert len(run.best.episodes) == 20
+    assert run.best.successes == 19
+
+
 def test_the_baseline_is_judged_on_the_same_starts_as_the_learned_policy(tmp_path):
     cell = ScriptedCell()
     run = make(tmp_path, cell)
@@ -130,6 +155,23 @@ def test_training_in_lockstep_waits_for_a_learner_that_owes_updates(tmp_path):
     time.sleep(0.3)
     assert not cell.goals
     owed['backlog'] = 0.0
+    worker.join(timeout=20)
+    assert cell.goals
+
+
+@pytest.mark.parametrize('pace', ['lockstep', 'realtime'])
+@pytest.mark.parametrize('said', [{}, {'state': 'WAIT_DEMOS'}, {'state': 'WARMUP'}])
+def test_no_training_begins_before_the_learner_has_published_whatever_the_pace(
+    tmp_path, pace, said
+):
+    cell = ScriptedCell()
+    learner = dict(said)
+    run = make(tmp_path, cell, learner=lambda: learner, overrides=[f'pace={pace}'])
+    worker = threading.Thread(target=run.train, daemon=True)
+    worker.start()
+    time.sleep(0.3)
+    assert not cell.goals
+    learner.update(LEARNER)
     worker.join(timeout=20)
     assert cell.goals
 

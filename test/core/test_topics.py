@@ -54,21 +54,36 @@ def test_a_cell_topic_without_a_cell_is_a_mistake():
         topics.name('observation')
 
 
+WAITING = {
+    'call',
+    'send_goal',
+    'wait_for_service',
+    'wait_for_server',
+    'spin',
+    'spin_until_future_complete',
+}
+
+
 def blocking_calls(text: str) -> list[int]:
-    """Lines with `client.call(...)`: in a callback it waits for itself for ever."""
+    """Lines that wait for an answer, e.g. `client.call(...)`: in a callback it never comes, or
+    another spin takes the node from its executor.
+    """
     return [
         node.lineno
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)
-        and node.func.attr == 'call'
+        and node.func.attr in WAITING
         and not (isinstance(node.func.value, ast.Name) and node.func.value.id == 'subprocess')
     ]
 
 
 def test_no_node_calls_a_service_and_waits():
     assert blocking_calls('self.client.call(request)') == [1]
+    assert blocking_calls('a\nrclpy.spin_until_future_complete(node, future)') == [2]
+    assert blocking_calls('self.moves.send_goal(goal)') == [1]
     assert blocking_calls('self.client.call_async(request)') == []
+    assert blocking_calls('self.moves.send_goal_async(goal)') == []
     sources = [p for p in (ROOT / 'src').rglob('*.py') if p.name != 'setup.py']
     assert len(sources) > 20
     assert {p.name: lines for p in sources if (lines := blocking_calls(p.read_text()))} == {}

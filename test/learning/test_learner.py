@@ -170,6 +170,27 @@ def test_rows_that_kill_gradients_are_published_by_nobody_and_end_the_training(
     assert learner.turn() > 0
 
 
+def test_nothing_is_published_while_a_gradient_that_is_no_number_is_pending(
+    bench: Bench, small: Small
+) -> None:
+    learner = bench.learner(small(algorithm={'max_bad_updates': 1000}))
+    bench.add(2, mode=Mode.DEMO)
+    settle(learner)
+    before = bench.versions('actor')
+    bench.add(4)
+    learner._read()
+    good = learner.rows.online.returns.copy()
+    learner.rows.online.returns.fill(np.nan)
+    for _ in range(3):
+        assert learner.turn() == 0
+    assert learner.rlpd.bad_updates == 24
+    assert bench.versions('actor') == before
+    learner.rows.online.returns[:] = good
+    settle(learner)
+    assert learner.rlpd.bad_updates == 24
+    assert len(bench.versions('actor')) > len(before)
+
+
 def test_what_is_published_is_the_actor_and_a_policy_acts_with_it(
     bench: Bench, small: Small
 ) -> None:
@@ -299,6 +320,7 @@ def test_the_learner_tells_what_the_run_and_the_curves_need(bench: Bench, small:
     assert all(np.isfinite(v) for v in learner.numbers.values())
     assert learner.numbers['utd'] == pytest.approx(2.0)
     assert learner.numbers['env_steps'] == 20
+    assert learner.numbers['policy_lag'] == bench.versions('actor')[-1] - 1 > 0
     assert set(CURVES) <= set(bench.curves)
 
 

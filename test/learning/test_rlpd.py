@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 import copy
+import dataclasses
 import math
 
 import pytest
@@ -17,8 +19,11 @@ from torchrl.objectives import SACLoss, ValueEstimators
 
 from user_core.config import Rlpd as RlpdConfig
 from user_core.errors import UserError
+from user_core.outcome import Boundary
 from user_learning.networks import Spec
 from user_learning.rlpd import Batch, Rlpd
+from user_learning.row import Row
+from user_learning.window import Rows, Sampler
 
 
 def make(spec: Spec, seed: int = 0, **fields: object) -> Rlpd:
@@ -179,6 +184,30 @@ def test_a_time_out_bootstraps_and_the_task_s_end_does_not(spec: Spec) -> None:
     rows = batch(2, reward=torch.zeros(2), discount=torch.tensor([0.97, 0.0]))
     y = rlpd.targets(rows, rows.next_state, torch.zeros(2, 2), None)
     assert y.tolist() == pytest.approx([0.97, 0.0])
+
+
+@pytest.mark.parametrize(
+    ('boundary', 'target'),
+    [
+        (Boundary.SUCCESS, 0.0),
+        (Boundary.FAILURE, 0.0),
+        (Boundary.TIMEOUT, 0.97),
+        (Boundary.ABORT, 0.97),
+    ],
+)
+def test_a_stored_last_step_bootstraps_its_target_unless_the_task_ended(
+    spec: Spec, episode: Callable[..., list[Row]], boundary: Boundary, target: float
+) -> None:
+    """The whole way from row to target, with r = 0, gamma = 0.97 and Q' = 1."""
+    rows = Rows(100, 3, 2, gamma=0.97)
+    for row in episode(1, 1, boundary=boundary):
+        rows.add(dataclasses.replace(row, reward=0.0))
+    rlpd = make(spec)
+    constant_target(rlpd, 1.0, 1.0)
+    drawn = Sampler(rows, 4, 0.0, seed=0)(1)
+    y = rlpd.targets(drawn, rlpd.actor.normalizer(drawn.next_state), torch.zeros(4, 2), None)
+    assert drawn.next_state[:, 1].tolist() == [1.0] * 4
+    assert y.tolist() == pytest.approx([target] * 4)
 
 
 def test_a_target_is_the_minimum_over_the_drawn_subset_only(spec: Spec) -> None:

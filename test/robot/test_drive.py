@@ -162,3 +162,35 @@ def test_the_target_of_a_reset_moves_and_turns_no_faster_than_it_may():
         here, seconds = target, seconds + 0.02
     assert seconds == pytest.approx(0.1 / 0.1 + 1.0 / 0.5, abs=0.05)
     np.testing.assert_allclose(here.position, goal.position, atol=0.005)
+
+
+@pytest.mark.parametrize('sign', [1.0, -1.0], ids=['q', '-q'])
+@pytest.mark.parametrize('yaw', [math.pi - 0.02, -math.pi + 0.02])
+def test_a_reset_across_half_a_turn_goes_the_short_way(yaw, sign):
+    """An interpolation of Euler angles would turn all the way round."""
+    begin = Pose.from_rotvec(np.zeros(3), np.array([0.0, 0.0, yaw]))
+    goal = Pose.from_rotvec(np.array([0.05, 0.0, 0.0]), np.array([0.0, 0.0, -yaw]))
+    goal = Pose(goal.position, sign * goal.quaternion)
+    motion, here, summed = Motion(begin, [goal], 0.1, 0.5), begin, 0.0
+    for _ in range(1000):
+        if motion.done(here):
+            break
+        target = motion.target(0.02, here)
+        summed += angle(here, target)
+        here = target
+    assert angle(here, goal) < 1e-6
+    assert summed == pytest.approx(0.04, abs=1e-6)
+
+
+def test_a_reset_forgets_the_targets_that_were_under_way():
+    """The latency of the arm is a queue, too; it holds nothing of the episode before."""
+    still, cell = Cell(), Cell()
+    still.reset(1)
+    cell.reset(0)
+    cell.drive.step(command(cell, 0, ahead(cell, 0.02)))
+    cell.reset(1)
+    for rig in (still, cell):
+        rig.drive.arm.advance(0.5)
+    one, other = (rig.drive.arm.state().pose for rig in (still, cell))
+    np.testing.assert_allclose(one.position, other.position, atol=1e-9)
+    assert angle(one, other) < 1e-6

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from rig import Cell, answer
+from scipy.spatial.transform import Rotation
 
 from user_core import config as schema
 from user_core.geometry import Pose
@@ -185,13 +186,50 @@ def test_the_executed_action_is_the_inverse_of_what_the_arm_applied():
     )
 
 
-def test_an_action_outside_of_the_range_is_scaled_before_it_is_executed_and_counted():
+@pytest.mark.parametrize('most_m', [0.02, 0.01], ids=['free', 'limited'])
+def test_a_full_action_in_a_frame_at_45_degrees_is_stored_as_the_arm_executed_it(most_m):
+    """In the policy's frame and units, by a computation of this test's own."""
+    yawed = Rotation.from_euler('z', 45, degrees=True) * Rotation.from_quat([1, 0, 0, 0])
+    frame = schema.PoseConfig(
+        position_m=(0.5, 0.0, 0.132), quaternion_xyzw=tuple(yawed.as_quat().tolist())
+    )
+    cell = Cell(task=schema.PegTask(frame=frame), safety=schema.Safety(max_step_m=most_m))
+    cell.begin(seed=5)
+    observed = cell.drive.sample().state.pose
+    cell.act(np.ones(6))
+    row, applied = cell.sent.rows[0], cell.drive.sample().applied
+    axes, config = yawed.as_matrix(), cell.task.config
+    turn = Rotation.from_quat(applied.quaternion) * Rotation.from_quat(observed.quaternion).inv()
+    executed = np.r_[
+        axes.T @ (applied.position - observed.position) / config.scale_m,
+        axes.T @ turn.as_rotvec() / config.scale_rad,
+    ]
+    np.testing.assert_allclose(row.executed_action, executed, atol=1e-6)
+    np.testing.assert_array_equal(row.policy_action, np.ones(6))
+    if most_m == 0.01:
+        assert np.linalg.norm(executed[:3]) == pytest.approx(1.0, abs=1e-6)
+        assert row.limited
+    else:
+        np.testing.assert_allclose(executed[:3], np.ones(3), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ('mode', 'source'),
+    [(Mode.TRAIN, Source.POLICY), (Mode.DEMO, Source.SCRIPT), (Mode.DEMO, Source.HUMAN)],
+    ids=lambda value: value.name,
+)
+def test_an_action_outside_of_the_range_is_scaled_before_it_is_executed_and_counted(mode, source):
     cell = Cell()
-    cell.begin()
-    cell.act([5, 0, 0, 0, 0, 0])
+    cell.begin(mode=mode, policy='actor' if source == Source.POLICY else '')
+    here = cell.drive.sample().state.pose
+    cell.episode.on_answer(answer(cell.episode, [5, -0.5, 0, 0, 0, 0], source=source))
+    wanted = cell.task.actions.to_target(np.array([1, -0.5, 0, 0, 0, 0]), here)
+    np.testing.assert_allclose(cell.sent.commands[0].pose.position, wanted.position, atol=1e-9)
+    cell.follow()
     row = cell.sent.rows[0]
+    assert row.source == source
     assert row.policy_action[0] == 5
-    np.testing.assert_allclose(row.executed_action, [1, 0, 0, 0, 0, 0], atol=1e-5)
+    np.testing.assert_allclose(row.executed_action, [1, -0.5, 0, 0, 0, 0], atol=1e-5)
     assert cell.episode.counts['out_of_range_actions'] == 1
 
 
@@ -346,6 +384,22 @@ def test_a_silent_policy_is_asked_again_and_then_named():
     assert result.boundary is Boundary.ABORT
     assert "policy 'actor' did not answer" in result.reason
     assert cell.sent.commands == []
+
+
+def test_an_arm_is_not_enabled_while_no_weights_were_published():
+    cell = Cell()
+    cell.begin(policy='actor')
+    for _ in range(5):
+        cell.clock.now += ASK_AGAIN_S + 0.1
+        cell.episode.tick()
+        assert cell.episode.waits_for_weights()
+    assert cell.sent.commands == []
+    assert cell.drive.sample().mode is ArmMode.READY
+    cell.episode.newest_version['actor'] = 1
+    assert not cell.episode.waits_for_weights()
+    cell.act(DOWN, version=1)
+    assert cell.drive.sample().mode is ArmMode.ACTIVE
+    assert [r.policy_version for r in cell.sent.rows] == [1]
 
 
 def test_a_silent_arm_ends_the_episode_and_leaves_no_row_without_an_outcome():

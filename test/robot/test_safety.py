@@ -100,6 +100,30 @@ def test_a_quaternion_and_its_negative_are_the_same_target():
     assert angle(one, other) < 1e-9
 
 
+@pytest.mark.parametrize('sign', [1.0, -1.0], ids=['q', '-q'])
+def test_a_target_across_half_a_turn_is_one_small_step(sign):
+    """The box's centre is at yaw pi: 0.04 rad lie between the poses, not a turn less that."""
+    safety = Safety(LIMITS, Pose.from_rotvec(np.zeros(3), np.array([0.0, 0.0, math.pi])))
+    measured = Pose.from_rotvec(np.zeros(3), np.array([0.0, 0.0, math.pi - 0.02]))
+    target = Pose.from_rotvec(np.zeros(3), np.array([0.0, 0.0, -math.pi + 0.02]))
+    target = Pose(target.position, sign * target.quaternion)
+    pose, limited = safety.apply(target, measured, NO_FORCE)
+    assert limited == 0
+    assert pose is target
+    assert angle(measured, pose) < 0.05
+
+
+@pytest.mark.parametrize('sign', [1.0, -1.0], ids=['q', '-q'])
+def test_the_centre_of_a_box_where_roll_wraps_passes_untouched(sign):
+    frame = Pose.from_rotvec(np.array([0.5, 0.0, 0.1]), np.array([-3.10, 0.0, 0.0]))
+    limits = schema.Safety(box_rotation_rad=(0.2, 0.2, 0.2))
+    centre = Pose(frame.position, sign * frame.quaternion)
+    pose, limited = Safety(limits, frame).apply(centre, frame, NO_FORCE)
+    assert limited == 0
+    np.testing.assert_allclose(pose.position, frame.position, atol=1e-12)
+    assert angle(pose, frame) < 1e-6
+
+
 def test_an_arm_outside_the_box_is_led_back_by_one_step():
     safety = Safety(LIMITS, PEG_FRAME)
     measured = from_relative(PEG_FRAME, np.array([0.2, 0.0, -0.05]), np.zeros(3))

@@ -202,6 +202,43 @@ def test_every_console_script_runs_the_environments_interpreter():
 
 @built
 @pytest.mark.needs_ros
+@pytest.mark.skipif('ROS_DISTRO' in os.environ, reason='a sourced ROS 2 is not a plain shell')
+@pytest.mark.parametrize('name', ['policy', 'learner'])
+def test_a_node_that_is_started_from_a_plain_shell_finds_torch(name):
+    """As `ros2 run` does it: the file itself. Without a plan it gets as far as asking for one."""
+    node = ROOT / 'install' / 'user_learning' / 'lib' / 'user_learning' / name
+    discovery = {key: os.environ[key] for key in os.environ if key.startswith('ROS_')}
+    said = subprocess.run(
+        [node],
+        env={**PLAIN, **discovery},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    text = said.stdout + said.stderr
+    assert said.returncode == 2, text
+    assert 'has no parameter config' in text
+    assert (
+        'import torch'
+        in (ROOT / 'src/user_learning/user_learning' / f'{name}_node.py').read_text()
+    )
+
+
+def test_make_run_starts_the_shipped_page_with_what_was_asked_for():
+    said = subprocess.run(
+        ['make', '--dry-run', '--no-print-directory', 'run', 'ARGS=seed=3 budget.env_steps=2000'],
+        env={k: v for k, v in os.environ.items() if not k.startswith('MAKE')},
+        cwd=ROOT, capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert said.stdout.splitlines() == [
+        'tools/setup.sh',
+        '.venv/bin/user run peg_rlpd seed=3 budget.env_steps=2000',
+    ]
+
+
+@built
+@pytest.mark.needs_ros
 @pytest.mark.parametrize('package', ['user_core', 'user_robot', 'user_sim', 'user_learning'])
 def test_every_console_script_can_be_loaded(package):
     for script in distribution(package).entry_points:

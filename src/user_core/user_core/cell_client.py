@@ -8,6 +8,7 @@ from collections.abc import Callable
 import threading
 import time
 
+from action_msgs.msg import GoalStatus
 import numpy as np
 from rclpy.action import ActionClient
 from rclpy.task import Future
@@ -56,7 +57,7 @@ class CellClient:
             mode=goal.mode, policy=goal.policy, policy_version=goal.version, seed=goal.seed
         )
         ended = threading.Event()
-        answer: list = []  # the goal's handle once it is accepted, then its result
+        answer: list = []  # the goal's handle once it is accepted, then its status and result
         self.heard, incarnation = time.monotonic(), self.incarnation
         self.shell.call_soon(lambda: self._send(request, answer, ended))
         asked, sent = False, time.monotonic()
@@ -72,7 +73,9 @@ class CellClient:
                 self.shell.call_soon(answer[0].cancel_goal_async)
         if len(answer) < 2:
             return self._void(goal, f'cell {self.cell} refused the episode')
-        return self._episode(goal, answer[1])
+        if answer[1].status == GoalStatus.STATUS_ABORTED:  # a fault: its result is empty
+            return self._void(goal, f'the episode node of {self.cell} failed in the episode')
+        return self._episode(goal, answer[1].result)
 
     def _void(self, goal: Goal, reason: str) -> Episode:
         return Episode(goal, self.cell, Boundary.ABORT, reason, void=True)
@@ -89,7 +92,7 @@ class CellClient:
             handle.get_result_async().add_done_callback(finished)
 
         def finished(future: Future) -> None:
-            answer.append(future.result().result)
+            answer.append(future.result())
             ended.set()
 
         self.action.send_goal_async(request).add_done_callback(accepted)

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from user_core.schema import Name, NonNegative, Positive, Quaternion, Section, Vector
+from user_core.schema import NonNegative, Positive, Quaternion, Section, Vector
 
 
 class PoseConfig(Section):
@@ -183,5 +183,3 @@ class PegTask(Section):
 
 
 Task = PegTask
-
-CellName = Name

@@ -20,10 +20,10 @@ from user_core.plan import NodeSpec
 from user_core.runner import find_executable
 
 MODULES = {
-    'user_core': ('rclpy', 'user_msgs.msg', 'matplotlib'),
+    'user_core': ('rclpy', 'user_msgs.msg', 'matplotlib', 'tensorboard'),
     'user_robot': ('rclpy', 'user_msgs.msg', 'scipy'),
     'user_sim': ('rclpy', 'user_msgs.msg', 'mujoco'),
-    'user_learning': ('rclpy', 'user_msgs.msg', 'torch', 'safetensors'),
+    'user_learning': ('rclpy', 'user_msgs.msg', 'torch', 'safetensors', 'tensorboard'),
 }
 """What the nodes of a package import besides our own packages."""
 
@@ -164,8 +164,8 @@ def domain(config: RunConfig, machine: str | None = None) -> str:
     from rclpy.signals import SignalHandlerOptions
 
     here = {n for n, cell in config.cells.items() if machine in (None, cell.machine)}
-    number = os.environ.get('ROS_DOMAIN_ID', '0')
-    if not (number.isdigit() and int(number) <= LAST_DOMAIN):  # the middleware would just exit
+    number = os.environ.get('ROS_DOMAIN_ID') or '0'
+    if not (number.isdecimal() and int(number) <= LAST_DOMAIN):  # the middleware would just exit
         raise UserError(
             f'ROS_DOMAIN_ID is {number}', f'domains are 0 ... {LAST_DOMAIN}', 'Set one of them'
         )

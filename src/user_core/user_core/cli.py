@@ -104,6 +104,8 @@ def _eval(options: argparse.Namespace) -> int:
     if 'episodes' in own:
         settings.append(f'evaluation.fresh_episodes={own["episodes"]}')
     config = load(folder / 'config.json', [*settings, f'evaluate={folder}'])
+    if own.get('machine') in (None, config.replay.machine):
+        run_folder.chosen(folder, config)
     return _start(config, own)
 
 
@@ -111,6 +113,12 @@ def _start(config: RunConfig, own: dict[str, str]) -> int:
     machine = own.get('machine')
     nodes = plan(config, machine)
     stay_on_this_machine(config)
+    if machine and len(config.machines) > 1 and 'run' not in own:
+        raise UserError(
+            f'The part of machine {machine} needs the name of the run',
+            'the machines of one run know each other by it',
+            'Give every machine the same run=NAME',
+        )
     run = run_folder.name_of(config, own.get('run'))
     for node in nodes:
         find_executable(node.package, node.executable)

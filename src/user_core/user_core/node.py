@@ -267,10 +267,11 @@ def _explain(error: BaseException, shell: Shell | None, name: str) -> int:
     if shell is not None and hasattr(shell, 'folder'):
         file = shell.get_fully_qualified_name().strip('/').replace('/', '_')
         place = shell.folder / 'logs' / f'{file}.trace'
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open('a') as out:
-            out.write(f'{time.strftime("%F %T")}\n{trace}\n')
-        where = f'see {place}'
+        with suppress(OSError):  # a full disk: then the trace is all there is
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open('a') as out:
+                out.write(f'{time.strftime("%F %T")}\n{trace}\n')
+            where = f'see {place}'
     logger.fatal(f'fault in {name}: {type(error).__name__}: {error}; {where}')
     return 1
 

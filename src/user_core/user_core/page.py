@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 import difflib
 import json
 import os
@@ -70,7 +70,7 @@ def read(path: Path) -> Content:
         mark = error.problem_mark or error.context_mark
         where = f', line {mark.line + 1}, column {mark.column + 1}' if mark else ''
         raise UserError(f'{path}{where}: {error.problem or error.context}') from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
         raise UserError(f'{path} is no YAML', ' '.join(str(error).split())) from error
     return _mapping(content, str(path))
 
@@ -95,11 +95,12 @@ def override(content: Content, overrides: Sequence[str]) -> None:
             raise UserError(f'{text} is no setting', '', 'Write it as key=value, e.g. seed=1')
         try:
             parsed = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise UserError(f'The value of {text} is no YAML') from error
         if key == 'arm':
-            for cell in _mapping(content.setdefault('cells', {'arm0': {}}), 'cells').values():
-                if not isinstance(cell.get('arm'), dict) or cell['arm'].get('kind') != parsed:
+            for name, cell in _mapping(content.setdefault('cells', {'arm0': {}}), 'cells').items():
+                arm = _mapping(cell, f'cells.{name}').get('arm')
+                if not isinstance(arm, dict) or arm.get('kind') != parsed:
                     cell['arm'] = {'kind': parsed}
             continue
         *parents, last = key.split('.')
@@ -249,6 +250,10 @@ class _UniqueKeys(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f'{key} cannot be a key', key_node.start_mark
+                )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f'key {key} is given twice', key_node.start_mark

@@ -63,7 +63,7 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
     """The processes of a run, or of one machine of it.
 
     Raises:
-        UserError: no such machine.
+        UserError: no such machine, or one without a node.
     """
     if machine is not None and machine not in config.machines:
         raise UserError(
@@ -91,7 +91,10 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
     ]
     nodes += [_cell('user_robot', 'episode', name, cell, nice=-10) for name, cell in cells]
     run = NodeSpec('user_core', 'run', 'run', '/', config.replay.machine, False, env=_ONE_THREAD)
-    return [node for node in (*nodes, run) if machine in (None, node.machine)]
+    here = [node for node in (*nodes, run) if machine in (None, node.machine)]
+    if not here:
+        raise UserError(f'The page places nothing on machine {machine}')
+    return here
 
 
 def _cell(package: str, executable: str, name: str, cell: Cell, nice: int = 0) -> NodeSpec:

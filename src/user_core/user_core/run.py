@@ -198,6 +198,8 @@ class Run:
         breaks leaves no cell moving: what runs then is waited for and dropped.
         """
         self.phase, begun, patience = phase, time.monotonic(), time.monotonic()
+        slowest_hz = min(cell.control_hz for cell in self.config.cells.values())
+        episode_s = max(60.0, self.config.task.max_steps / slowest_hz)
         with ThreadPoolExecutor(len(self.cells)) as pool:
             running: dict[Future[Episode], str] = {}
             idle, again = list(self.cells), list[int]()
@@ -226,7 +228,7 @@ class Run:
                             self.stop.wait(0.5)
                     if mode is Mode.TRAIN and not running:
                         patience = max(patience, self._backlog_moved())
-                    if time.monotonic() - patience > PATIENCE_S + 60.0 * bool(running):
+                    if time.monotonic() - patience > PATIENCE_S + episode_s * bool(running):
                         raise UserError(
                             f'no episode could be run for {PATIENCE_S:.0f} s in phase {phase}',
                             self.reason or 'the cells or the learner do not answer',

@@ -8,14 +8,16 @@ store/, checkpoints/, curves.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 import re
 import time
 from typing import Any
 
-from user_core.config import RunConfig
+from user_core.config import RunConfig, weights_hash
 from user_core.errors import UserError
+from user_core.outcome import Announced
 
 STALE_S = 5.0
 """The run writes its status each second; an older one is called stale."""
@@ -104,3 +106,43 @@ def status(folder: Path) -> tuple[dict[str, Any], float]:
         ) from error
     except (OSError, ValueError) as error:
         raise UserError(f'{path} cannot be read', str(error)) from error
+
+
+def chosen(folder: Path, config: RunConfig) -> Announced:
+    """The weights that a finished run chose, from its own file, checked to be those it judged.
+
+    Raises:
+        UserError: the run chose none, the file is missing or another one, or its weights were
+            trained for another task, network or rate than `config` has.
+    """
+    try:
+        numbers = json.loads((folder / 'report.json').read_text())
+        version, sha256 = numbers['chosen_version'], numbers['chosen_sha256']
+    except FileNotFoundError:
+        version = None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f'{folder / "report.json"} cannot be read', str(error)) from error
+    path = folder.resolve() / 'checkpoints' / f'actor-{version}.safetensors'
+    if version is None or not path.exists():
+        raise UserError(
+            f'{folder} holds no chosen checkpoint',
+            f'there is no {path.name}' if version else 'the run never passed an evaluation',
+            'choose another run',
+        )
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise UserError(
+            f'{path} is not the checkpoint that the report names',
+            'its content hash differs',
+            'restore the file',
+        )
+    # safetensors: 8 bytes with the header's length, then the header as JSON.
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], 'little')])
+    trained_as = header.get('__metadata__', {}).get('config_hash')
+    if trained_as != weights_hash(config):
+        raise UserError(
+            f'{path} does not fit this configuration',
+            'it was trained for another task, network or control rate',
+            'leave out the settings that change them',
+        )
+    return Announced('actor', version, sha256, path)

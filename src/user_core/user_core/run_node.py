@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run's shell: cells, the latched configuration, status.json, curves, report, exit code."""
 
-import hashlib
 import json
 from pathlib import Path
 import threading
@@ -12,9 +11,9 @@ import traceback
 from tensorboard.summary import Writer
 from user_msgs import msg
 
-from user_core import picture, report
+from user_core import picture, report, run_folder
 from user_core.cell_client import CellClient
-from user_core.config import config_hash
+from user_core.config import config_hash, weights_hash
 from user_core.errors import UserError
 from user_core.node import Shell, run_node
 from user_core.outcome import Announced
@@ -67,37 +66,19 @@ class RunShell(Shell):
         """Announces the chosen version of a finished run from its own file, to be judged again.
 
         Raises:
-            UserError: the run chose none, or its file is not the one that was judged.
+            UserError: there is no such version that `config` can act with.
         """
-        numbers = folder / 'report.json'
-        version = (
-            json.loads(numbers.read_text()).get('chosen_version') if numbers.exists() else None
-        )
-        path = folder.resolve() / 'checkpoints' / f'actor-{version}.safetensors'
-        if version is None or not path.exists():
-            raise UserError(
-                f'{folder} holds no chosen checkpoint',
-                'the run never passed an evaluation',
-                'choose another run',
-            )
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        recorded = json.loads(numbers.read_text())['chosen_sha256']
-        if digest != recorded:
-            raise UserError(
-                f'{path} is not the checkpoint that the report names',
-                'its content hash differs',
-                'restore the file',
-            )
-        self.weights['actor'] = Announced('actor', version, digest, path)
+        chosen = self.weights['actor'] = run_folder.chosen(folder, self.config)
         self.latched_weights = self.create_pub('weights')
         self.latched_weights.publish(
             msg.Weights(
                 run=self.run,
                 policy='actor',
-                version=version,
-                path=str(path),
-                size=path.stat().st_size,
-                sha256=digest,
+                version=chosen.version,
+                path=str(chosen.path),
+                size=chosen.path.stat().st_size,
+                sha256=chosen.sha256,
+                config_hash=weights_hash(self.config),
             )
         )
 
@@ -139,7 +120,11 @@ class RunShell(Shell):
     def on_second(self) -> None:
         """status.json every second, the live line less often."""
         self.seconds += 1
-        self.write_status()
+        try:
+            self.write_status()
+        except OSError as error:  # a full disk ends no run
+            why = f'status.json cannot be written: {error.strerror}'
+            self.get_logger().warning(why, throttle_duration_sec=30.0)
         if self.seconds % (LIVE_S[0] if self.seconds <= 60 else LIVE_S[1]) == 0:
             self.get_logger().info(self.run_.live())
         if self.seconds % 5 == 0:
@@ -171,7 +156,7 @@ class RunShell(Shell):
         try:
             solved, why = self.go()
             self.conclude(solved, why)
-            if not solved and not self.code and not why:
+            if not solved and not self.code:
                 self.code = NOT_REACHED
         except Exception as error:
             self.fault(error)
@@ -211,6 +196,8 @@ class RunShell(Shell):
     def headline(self, solved: bool, why: str, numbers: dict) -> str:
         """The run's last line."""
         name, wanted = self.config.name, self.config.evaluation.consecutive
+        if self.config.evaluate and why:
+            return f'{name}: not judged: {why}'
         if self.config.evaluate:
             low, high = numbers['fresh_success_wilson_95'] or (0.0, 1.0)
             n = numbers['fresh_episodes']

@@ -143,7 +143,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(process.env),
                 process_group=0,
-                preexec_fn=bind,  # safe: this process has one thread
+                preexec_fn=bind,  # safe: no other Python thread runs, and it takes no lock
             )
         except OSError as error:
             self._say(process, f'cannot be started: {error}')
@@ -182,8 +182,9 @@ class Supervisor:
             self._selector.unregister(out)
             return False
         assert process.log is not None
-        process.log.write(data)
-        process.log.flush()
+        with suppress(OSError):  # a full disk ends no run: the terminal still has the lines
+            process.log.write(data)
+            process.log.flush()
         *lines, process.rest = (process.rest + data).split(b'\n')
         for line in lines:
             self._say(process, line.decode(errors='replace').rstrip())
@@ -296,9 +297,8 @@ def find_executable(package: str, executable: str) -> Path:
 
 def may_have(nice: int) -> bool:
     """Whether this user may start processes of that priority."""
-    return (
-        nice >= 0 or os.geteuid() == 0 or 20 - nice <= resource.getrlimit(resource.RLIMIT_NICE)[0]
-    )
+    most = resource.getrlimit(resource.RLIMIT_NICE)[0]
+    return nice >= 0 or os.geteuid() == 0 or most == resource.RLIM_INFINITY or 20 - nice <= most
 
 
 def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) -> list[Process]:

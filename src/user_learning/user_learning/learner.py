@@ -39,7 +39,7 @@ class Learner:
     """One run's learner.
 
     `announce` is called with every published version, `curve` with (name, value, environment
-    steps) about once a second; both from the learner's thread.
+    steps) about twice a second; both from the learner's thread.
     """
 
     def __init__(
@@ -291,7 +291,7 @@ class Learner:
             self._sums[name] = (total + value, n + 1)
 
     def _tell(self, now: bool = False) -> None:
-        """Twice a second: `numbers` for people and the run; every second time, curves."""
+        """Twice a second: `numbers` for people and the run, and curves of what was trained."""
         time_s = time.monotonic()
         since = time_s - self._told_at
         if since < 0.5 and not now:

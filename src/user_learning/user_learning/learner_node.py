@@ -18,6 +18,7 @@ from user_msgs.srv import FetchWeights
 from user_core import topics
 from user_core.config import weights_hash
 from user_core.errors import UserError
+from user_core.messages import octets
 from user_core.node import Shell, run_node
 from user_learning.learner import Learner
 from user_learning.row_message import weights_msg
@@ -101,7 +102,7 @@ class LearnerNode:
             version.size,
             version.sha256,
         )
-        response.data = data
+        response.data = octets(data)
         return response
 
     def tell(self) -> None:

@@ -76,8 +76,8 @@ class Policy:
     def offer(
         self, policy: str, version: int, tensors: Mapping[str, Tensor], asked: bool = False
     ) -> None:
-        """Takes a loaded version in: as the newest if it is, else (or when asked for) into the
-        cache.
+        """Takes a loaded version in: as the newest if it is, and into the cache when it was asked
+        for.
 
         Raises ValueError when the tensors do not fit the task's network.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from user_core.config import RunConfig
 from user_learning.networks import Spec
-from user_robot.task import PegTask
+from user_robot.task import make_task
 
 ACTION_N = 6
 """Values of an action: translation and rotation vector."""
@@ -16,7 +16,7 @@ def spec_of(config: RunConfig) -> Spec:
     """Sizes and normalisation constants of the config's task (its one owner is the task
     itself).
     """
-    state = PegTask(config.task).spec
+    state = make_task(config.task).spec
     return Spec(
         state.mean,
         state.scale,

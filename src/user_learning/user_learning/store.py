@@ -119,6 +119,7 @@ class Store:
         self._closed.set()
         self._dirty.set()
         self._syncer.join()
+        os.fdatasync(self._file)
         os.close(self._file)
         os.close(self.lock)
 

@@ -79,6 +79,13 @@ class Publisher:
         self.folder, self.ledger, self.archive = folder, ledger, archive or folder
         self.config_hash, self.keep_n = config_hash, keep_n
         folder.mkdir(parents=True, exist_ok=True)
+        # Shared memory is everybody's: what is deleted below must be ours.
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise UserError(
+                f'the weights cannot be exchanged in {folder}',
+                'somebody else made that folder',
+                'choose another name with run=NAME',
+            )
         self.reserved = int(json.loads(ledger.read_text())['reserved']) if ledger.exists() else 0
         self.version = self.reserved
         self.newest: dict[str, Version] = {}

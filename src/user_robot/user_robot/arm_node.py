@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 import threading
 import time
 from typing import Any
@@ -105,10 +106,14 @@ class ArmNode:
             self.publish(self.drive.sample())
 
     def drive_in_realtime(self) -> None:
-        """The law's thread: slice after slice on the steady clock, until the node closes."""
+        """The law's thread: slice after slice on the steady clock; a fault in it ends the node."""
         due = time.monotonic()
         while not self.closing.is_set():
-            self.publish(self.drive.advance(REALTIME_SLICE_S))
+            try:
+                self.publish(self.drive.advance(REALTIME_SLICE_S))
+            except Exception as error:
+                self.shell.call_soon(partial(_raise, error))
+                return
             due += REALTIME_SLICE_S
             wait = due - time.monotonic()
             if wait > 0:
@@ -118,8 +123,10 @@ class ArmNode:
                 due -= wait
 
     def on_goal(self, goal: MoveTo.Goal) -> GoalResponse:
-        """A motion needs a goal."""
-        return GoalResponse.ACCEPT if goal.waypoints else GoalResponse.REJECT
+        """A motion needs a goal, numbers for poses, and speeds above zero."""
+        speeds = goal.speed > 0 and goal.angular_speed > 0  # false for NaN, too
+        good = goal.waypoints and speeds and all(pose(p).isfinite() for p in goal.waypoints)
+        return GoalResponse.ACCEPT if good else GoalResponse.REJECT
 
     async def on_move(self, handle: Any) -> MoveTo.Result:
         """A reset motion: lockstep runs it here at once, realtime in the law's thread."""
@@ -186,6 +193,10 @@ class ArmNode:
         self.closing.set()
         if self.realtime:
             self.thread.join(timeout=1.0)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 
 from user_core import config as schema
+from user_core.errors import UserError
 from user_core.geometry import Pose, angle
 from user_robot.arm import Arm, ArmState
 from user_robot.latch import Latch, Mode
@@ -48,16 +49,14 @@ class Drive:
         self.safety = Safety(limits, task.frame)
         self.latch = Latch()
         self.motion: Motion | None = None
-        self.outcome = ''
         self._lock = threading.RLock()
-        self._ends: tuple[int, Callable[[str], None]] | None = None
         self._episode, self._step, self._commanded = 0, 0, False
         self._limited = 0
         self._clock_s = 0.0
         self._commanded_s = steady()
         arm.reset(task.home, 0)
         self._state = self._measure()
-        self._applied = self._state.pose
+        self._applied = self._goal = self._state.pose
         self.latch.arm()
 
     # ------------------------------------------------------------------ commands
@@ -180,7 +179,12 @@ class Drive:
         elif motion.done(pose):
             self.motion = None
             episode, seed = self._next
-            self.arm.reset(self._goal, seed)
+            try:
+                self.arm.reset(self._goal, seed)
+            except UserError as error:
+                self._rest()
+                self._ended(str(error))
+                return
             self._clock_s = self._state.stamp_s
             self._state = self._measure()
             self._applied = self._state.pose

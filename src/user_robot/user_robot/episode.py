@@ -140,7 +140,7 @@ class Episode:
             self.abort(sample.reason, void=sample.mode is ArmMode.DISARMED)
 
     def tick(self) -> None:
-        """Realtime: the control tick. Lockstep: once a second, only to watch the clock."""
+        """Realtime: the control tick. Lockstep: now and then, only to watch the clock."""
         if not self.running:
             return
         now = self._steady()

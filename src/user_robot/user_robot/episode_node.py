@@ -150,8 +150,9 @@ class EpisodeNode:
     # ------------------------------------------------------------------ an episode
 
     def on_goal(self, goal: RunEpisode.Goal) -> GoalResponse:
-        """One goal at a time, and none before the node knows that it is alone."""
-        return GoalResponse.REJECT if self.goal or self.listening else GoalResponse.ACCEPT
+        """One goal of a known mode at a time, and none before the node knows that it is alone."""
+        busy = self.goal or self.listening or goal.mode not in tuple(Mode)
+        return GoalResponse.REJECT if busy else GoalResponse.ACCEPT
 
     def on_accepted(self, handle: Any) -> None:
         """Now it is this one's turn."""
