@@ -61,6 +61,7 @@ def make(tmp_path: Path, *cells, learner=None, overrides=()) -> Run:
             'evaluation.fresh_episodes=20',
             'evaluation.clone_episodes=5',
             'evaluation.min_steps_between=100',
+            'evaluation.gate_steps_share=null',
             *overrides,
         ],
     )

@@ -219,3 +219,16 @@ def test_the_live_line_of_an_evaluation_counts_its_episodes_and_nothing_else(tmp
     assert said[10] == 'fresh 0/20 ok'
     assert said[29] == 'fresh 18/20 ok, 1 failed'
     assert all(line.startswith('EVALUATION ') for line in lines)
+
+
+@pytest.mark.parametrize(('steps', 'opens'), [(12, True), (13, False)])
+def test_the_gate_stays_shut_while_successes_are_slower_than_asked(tmp_path, steps, opens):
+    def rule(goal, n):
+        length = 20 if goal.mode is Mode.DEMO else steps
+        return Episode(goal, 'arm0', Boundary.SUCCESS, length=length)
+
+    limits = ['evaluation.gate_steps_share=0.6', 'budget.env_steps=1000']
+    run = make(tmp_path, ScriptedCell(rule), overrides=limits)
+    run.demonstrate()
+    assert run.train()
+    assert (run.env_steps < 1000) is opens  # shut: it opens only at the budget's end

@@ -92,6 +92,9 @@ class Evaluation(Section):
     """An evaluation begins when this many ..."""
     gate_window: Count = 20
     """... of the last training episodes succeeded."""
+    gate_steps_share: Annotated[float, Field(gt=0)] | None = None
+    """... and took at most this share of a demonstration's steps on average; null: any. The noise
+    of training makes an episode about a third longer than the policy that is judged."""
     min_steps_between: Annotated[int, Field(ge=0)] = 500
     """Training steps between two evaluations, at least."""
     clone_episodes: Annotated[int, Field(ge=0)] = 50

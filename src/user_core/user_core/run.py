@@ -126,10 +126,8 @@ class Run:
             wins = sum(e.success for e in self.recent)
             if self.env_steps >= budget.env_steps:
                 return wins >= rule.gate_successes
-            if (
-                wins >= rule.gate_successes
-                and self.env_steps - evaluated_at >= rule.min_steps_between
-            ):
+            due = self.env_steps - evaluated_at >= rule.min_steps_between
+            if due and wins >= rule.gate_successes and self._fast_enough():
                 return True
         return False
 
@@ -303,6 +301,12 @@ class Run:
         if updates != self.progress[0]:
             self.progress = (updates, time.monotonic())
         return self.progress[1]
+
+    def _fast_enough(self) -> bool:
+        """Whether the window's successes are as short as `gate_steps_share` asks for."""
+        share = self.config.evaluation.gate_steps_share
+        new, shown = ([e.length for e in part if e.success] for part in (self.recent, self.demos))
+        return share is None or not shown or bool(np.mean(new) <= share * np.mean(shown))
 
     def _curves(self, episode: Episode) -> None:
         newest = self.announced('actor')
