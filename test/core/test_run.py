@@ -232,3 +232,25 @@ def test_the_gate_stays_shut_while_successes_are_slower_than_asked(tmp_path, ste
     run.demonstrate()
     assert run.train()
     assert (run.env_steps < 1000) is opens  # shut: it opens only at the budget's end
+
+
+def test_a_second_fresh_evaluation_and_a_later_one_use_starts_never_judged_before(tmp_path):
+    fresh = []
+
+    def rule(goal, n):
+        if goal.mode is Mode.EVAL and goal.policy == 'actor' and goal.seed >> 28 & 15 == 3:
+            fresh.append(goal.seed)
+            return len(fresh) > 5
+        return True
+
+    cell = ScriptedCell(rule)
+    run = make(tmp_path, cell)
+    assert run() is True
+    assert len(fresh) == len(set(fresh)) == 40
+    judged = {g.seed for g in cell.goals}
+    clone = next(a for a in run.attempts if a.kind == 'clone')
+    assert [e.goal.seed for e in clone.episodes] == fresh[20:25]
+    again = ScriptedCell()
+    (tmp_path / 'eval').mkdir()
+    make(tmp_path / 'eval', again, overrides=[f'evaluate={tmp_path}'])()
+    assert not judged & {g.seed for g in again.goals}

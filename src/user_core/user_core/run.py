@@ -162,7 +162,7 @@ class Run:
     ) -> Attempt:
         """Runs episodes of one frozen version; `until_failure` ends at the first one."""
         self._keep(weights)
-        seeds = self.seeds(2, 1000 * len(self.attempts)) if kind == 'streak' else self.seeds(3)
+        seeds = self._starts(kind)
         done: list[Episode] = []
         self.evaluating = (kind, done, episodes_n)
         if episodes_n:
@@ -238,9 +238,21 @@ class Run:
     def seeds(self, stream: int, first: int = 0) -> Iterator[int]:
         """Start seeds; no two streams share one.
 
-        Streams: 0 demonstrations, 1 training, 2 streaks, 3 fresh starts.
+        Streams: 0 demonstrations, 1 training, 2 streaks, 3 fresh starts, 4 a later `user eval`.
         """
         return itertools.count((self.config.seed << 32) | (stream << 28) | first)
+
+    def _starts(self, kind: str) -> Iterator[int]:
+        """Starts of an evaluation: no version is judged on starts that an earlier one failed on.
+
+        A baseline gets the starts of the chosen version, so that the two can be compared.
+        """
+        if self.config.evaluate:
+            return self.seeds(4)
+        if kind in ('streak', 'fresh'):
+            return self.seeds(2 if kind == 'streak' else 3, 1000 * len(self.attempts))
+        chosen = self.best.episodes if self.best else ()
+        return itertools.count(chosen[0].goal.seed) if chosen else self.seeds(3)
 
     def weights(self, policy: str) -> Announced:
         """The newest announced weights of a policy; waits for the first ones."""
