@@ -133,11 +133,3 @@ def test_stamps_keep_every_nanosecond(nanoseconds):
 def test_simulated_time_becomes_a_stamp():
     stamp = messages.stamp_s(12.3)
     assert (stamp.sec, stamp.nanosec) == (12, 300_000_000)
-
-
-def test_a_step_is_the_same_only_when_all_of_its_identity_is():
-    one = messages.step_id('r', 'arm0', 2**63, 7)
-    assert messages.same_step(one, messages.step_id('r', 'arm0', 2**63, 7))
-    for other in (('s', 'arm0', 2**63, 7), ('r', 'arm1', 2**63, 7), ('r', 'arm0', 1, 7)):
-        assert not messages.same_step(one, messages.step_id(*other))
-    assert not messages.same_step(one, messages.step_id('r', 'arm0', 2**63, 8))

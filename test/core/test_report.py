@@ -103,28 +103,27 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 def test_the_first_period_of_an_episode_is_no_period(tmp_path):
     periods = np.array([9.0, 0.1, 0.1, 0.1], np.float32)
     cell = ScriptedCell(learned(lambda n: Boundary.SUCCESS, length=4, period_s=periods))
-    run = make(tmp_path, cell)
-    run.evaluate('fresh', run.weights('actor'), 5)
-    run.best = run.attempts[0]
-    numbers = written(run)
-    assert numbers['period_p99_ms'] == pytest.approx(100.0, rel=1e-5)
-    assert numbers['period_error_p99_ms'] == pytest.approx(0.0, abs=1e-3)
+    for pace in ('realtime', 'lockstep'):
+        (tmp_path / pace).mkdir()
+        run = make(tmp_path / pace, cell, overrides=[f'pace={pace}'])
+        run.evaluate('fresh', run.weights('actor'), 5)
+        run.best = run.attempts[0]
+        numbers = written(run)
+        assert numbers['period_p99_ms'] == pytest.approx(100.0, rel=1e-5)
+        error = numbers['period_error_p99_ms']
+        assert (error is None) is (pace == 'lockstep')  # lockstep keeps no rate
+        assert (error or 0.0) == pytest.approx(0.0, abs=1e-3)
 
 
-def test_the_lag_of_the_policy_is_the_newest_version_less_the_one_that_acted(tmp_path):
-    """Version 3 is announced; the scripted cell acts with versions 1 to 2, then with 3."""
-
+def test_the_lag_of_the_policy_is_what_the_training_episodes_measured(tmp_path):
     def rule(goal, n):
-        old = n % 2
-        versions = {'first_version': 1, 'last_version': 2} if old else {
-            'first_version': 3, 'last_version': 3}  # fmt: skip
-        return Episode(goal, 'arm0', Boundary.SUCCESS, length=20, **versions)
+        return Episode(goal, 'arm0', Boundary.SUCCESS, length=20, policy_lag=1.5 * (n % 2))
 
     run = make(tmp_path, ScriptedCell(rule), overrides=['evaluation.gate_successes=20'])
     assert run.train()
-    assert sorted(set(run.lags)) == [0.0, 1.5]
+    lags = [episode.policy_lag for episode in run.trained]
     numbers = written(run)
-    assert numbers['policy_lag_p50'] == pytest.approx(np.median(run.lags))
+    assert numbers['policy_lag_p50'] == pytest.approx(np.median(lags))
     assert numbers['policy_lag_p99'] == pytest.approx(1.5)
 
 

@@ -61,13 +61,21 @@ class CellClient:
         self.heard, incarnation = time.monotonic(), self.incarnation
         self.shell.call_soon(lambda: self._send(request, answer, ended))
         asked, sent = False, time.monotonic()
+
+        def give_up(reason: str) -> Episode:
+            """Nobody waits for it any more, so it must not go on: it would train uncounted."""
+            ended.set()
+            if answer:
+                self.shell.call_soon(answer[0].cancel_goal_async)
+            return self._void(goal, reason)
+
         while not ended.wait(0.1):
             if not answer and time.monotonic() - sent > ACCEPT_S:
-                return self._void(goal, f'cell {self.cell} did not answer the request')
+                return give_up(f'cell {self.cell} did not answer the request')
             if time.monotonic() - self.heard > LOST_S:
-                return self._void(goal, f'cell {self.cell} fell silent')
+                return give_up(f'cell {self.cell} fell silent')
             if incarnation is not None and self.incarnation != incarnation:
-                return self._void(goal, f'the episode node of {self.cell} was restarted')
+                return give_up(f'the episode node of {self.cell} was restarted')
             if self.stopping() and not asked and answer:
                 asked = True
                 self.shell.call_soon(answer[0].cancel_goal_async)
@@ -85,6 +93,9 @@ class CellClient:
 
         def accepted(future: Future) -> None:
             handle = future.result()
+            if ended.is_set():  # given up meanwhile
+                handle.cancel_goal_async()
+                return
             if not handle.accepted:
                 ended.set()
                 return

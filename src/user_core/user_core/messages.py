@@ -16,7 +16,7 @@ from geometry_msgs.msg import Point, Quaternion
 from geometry_msgs.msg import Pose as PoseMsg
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from user_msgs.msg import Image, StepId
+from user_msgs.msg import Image
 
 from user_core.geometry import Pose
 
@@ -105,18 +105,6 @@ def stamp_s(seconds: float) -> Time:
 def nanoseconds(msg: Time) -> int:
     """Inverse of `stamp`."""
     return int(msg.sec) * NS + int(msg.nanosec)
-
-
-def step_id(run: str, cell: str, episode: int, step: int) -> StepId:
-    """Identity of one control step."""
-    return StepId(run=run, cell=cell, episode=episode, step=step)
-
-
-def same_step(a: StepId, b: StepId) -> bool:
-    """Whether two messages speak of the same step of the same run."""
-    return bool(
-        a.step == b.step and a.episode == b.episode and a.cell == b.cell and a.run == b.run
-    )
 
 
 def _sequence(typecode: str, values: NDArray[Any]) -> Any:

@@ -63,7 +63,6 @@ class Run:
         self.trained: list[Episode] = []
         self.attempts: list[Attempt] = []
         self.env_steps = 0
-        self.lags: list[float] = []
         self.seconds: dict[str, float] = {}
         self.recent: deque[Episode] = deque(maxlen=config.evaluation.gate_window)
         self.best: Attempt | None = None
@@ -321,10 +320,6 @@ class Run:
         return share is None or not shown or bool(np.mean(new) <= share * np.mean(shown))
 
     def _curves(self, episode: Episode) -> None:
-        newest = self.announced('actor')
-        if newest is not None:
-            self.lags.append(newest.version - (episode.first_version + episode.last_version) / 2)
-            self.curve('train/policy_lag', self.lags[-1], self.env_steps)
         wins = sum(e.success for e in self.recent)
         for name, value in (
             ('success_rate', wins / len(self.recent)),
@@ -333,6 +328,7 @@ class Run:
             ('interventions', episode.interventions),
             ('peak_force_n', episode.peak_force),
             ('distance_m', episode.distance),
+            ('policy_lag', episode.policy_lag),
         ):
             self.curve(f'train/{name}', float(value), self.env_steps)
         if episode.period_s.size:

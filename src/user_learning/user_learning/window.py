@@ -217,7 +217,6 @@ class Rows:
         self.online = Window(capacity, layout, action_n, gamma, n_step)
         self.demos = Window(capacity, layout, action_n, gamma, n_step)
         self.demo_episodes = 0
-        self.demo_attempts = 0
         self.newest_version = 0
         self.refused = 0
         self.last_refused = ''
@@ -245,7 +244,6 @@ class Rows:
         steps.append(row)
         if not row.closing:
             return
-        self.demo_attempts += 1
         for other in [k for k in self._open if k[0] == row.cell]:
             del self._open[other]
         if row.boundary == Boundary.SUCCESS:

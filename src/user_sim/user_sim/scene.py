@@ -19,7 +19,6 @@ WALL_M = 0.03
 HOLE_XY_M = (0.5, 0.0)
 RIM_Z_M = 0.12
 TCP_TO_TIP_M = 0.04
-INSERTED_M = 0.028  # the fingers would touch the block before the tip touches the floor
 HOME_Q_RAD = (0.0, -0.3, 0.0, -2.2, 0.0, 1.9, 0.785)
 
 _TCP_Z = 0.1034  # Franka hand: flange of the hand to the TCP
