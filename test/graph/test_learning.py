@@ -233,6 +233,7 @@ def test_rows_become_weights_and_weights_become_actions(side: Side) -> None:
     first = side.newest()
     assert first is not None
     kept = side.folder / 'checkpoints' / f'actor-{first.version}.safetensors'
+    kept.parent.mkdir(exist_ok=True)  # the learner's first checkpoint may be yet to come
     shutil.copyfile(first.path, kept)  # as the run does with what it evaluates
     action = side.ask('arm0', 10, 0)
     assert action.policy_version >= first.version

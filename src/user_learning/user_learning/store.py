@@ -32,21 +32,20 @@ SEGMENT_BYTES = 64 << 20
 @dataclass
 class Stream:
     """What is known of one incarnation of a cell: every seq below `next_seq` is stored or given up
-    as lost.
+    as lost; `early` rows wait in memory for the ones before them.
     """
 
     next_seq: int = 0
-    early: set[int] = field(default_factory=set)
-    lost: int = 0
+    early: dict[int, Row] = field(default_factory=dict)
 
 
 class Store:
     """Appends rows. Not thread-safe, except that its own thread syncs.
 
-    A row that was stored before is dropped; one that comes early is stored, and acknowledged when
-    the gap before it is filled. A sender has at most `window_n` rows in flight, so one that is
-    `window_n` or more ahead proves that the missing rows will never come: the gap is counted as
-    lost and passed.
+    The rows of an incarnation are stored in the order of their seq. A row that was stored before
+    is dropped; one that comes early is held, unacknowledged, until the gap before it is filled. A
+    sender has at most `window_n` rows in flight, so one that is `window_n` or more ahead proves
+    that the missing rows will never come: the gap is counted as lost and passed.
     """
 
     def __init__(
@@ -81,32 +80,33 @@ class Store:
         self._syncer.start()
 
     def write(self, records: Iterable[Row | Label]) -> int:
-        """Appends records and returns how many are new. `refused` says why the disk took none.
+        """Takes records and returns how many are new. `refused` says why the disk took none.
 
         After a refusal nothing of these records counts as stored; the sender keeps and resends
         them.
         """
-        fresh: list[Row | Label] = []
-        seen: set[tuple[str, int, int]] = set()
+        new = 0
+        ready: list[Row | Label] = []
         for record in records:
             if isinstance(record, Row):
-                key = (record.cell, record.incarnation, record.seq)
-                stream = self.streams.get(key[:2], _NO_STREAM)
-                if key in seen or record.seq < stream.next_seq or record.seq in stream.early:
+                stream = self.streams.setdefault((record.cell, record.incarnation), Stream())
+                if record.seq < stream.next_seq or record.seq in stream.early:
                     self.duplicates += 1
                     continue
-                seen.add(key)
-            fresh.append(record)
-        if not fresh:
-            return 0
-        payloads = [pack(record) for record in fresh]
+                stream.early[record.seq] = record
+                ready += self._in_turn(stream)
+            else:
+                ready.append(record)
+            new += 1
+        payloads = [pack(record) for record in ready]
         data = b''.join(FRAME.pack(MAGIC, len(p), zlib.crc32(p)) + p for p in payloads)
-        if not self._append(data):
+        rows = [record for record in ready if isinstance(record, Row)]
+        if ready and not self._append(data):
+            for row in reversed(rows):
+                self.streams[row.cell, row.incarnation].next_seq = row.seq
             return 0
-        for record in fresh:
-            if isinstance(record, Row):
-                self._count(record.cell, record.incarnation, record.seq)
-        return len(fresh)
+        self.rows += len(rows)
+        return new
 
     def next_seq(self, cell: str, incarnation: int) -> int:
         """The cumulative acknowledgement: rows of this incarnation below it need not be sent
@@ -125,21 +125,19 @@ class Store:
 
     # ------------------------------------------------------------------ means
 
-    def _count(self, cell: str, incarnation: int, seq: int) -> None:
-        stream = self.streams.setdefault((cell, incarnation), Stream())
-        self.rows += 1
-        stream.early.add(seq)
+    def _in_turn(self, stream: Stream) -> list[Row]:
+        """Takes the early rows whose turn has come."""
+        ready = []
         while stream.early:
             if stream.next_seq in stream.early:
-                stream.early.remove(stream.next_seq)
+                ready.append(stream.early.pop(stream.next_seq))
                 stream.next_seq += 1
             elif max(stream.early) - stream.next_seq >= self.window_n:
-                missing = min(stream.early) - stream.next_seq
-                stream.next_seq += missing
-                stream.lost += missing
-                self.lost += missing
+                self.lost += min(stream.early) - stream.next_seq
+                stream.next_seq = min(stream.early)
             else:
                 break
+        return ready
 
     def _append(self, data: bytes) -> bool:
         with self._guard:
@@ -178,7 +176,9 @@ class Store:
         tail = Tail(self.folder)
         for record in tail.rows():
             if isinstance(record, Row):
-                self._count(record.cell, record.incarnation, record.seq)
+                stream = self.streams.setdefault((record.cell, record.incarnation), Stream())
+                stream.next_seq = record.seq + 1
+                self.rows += 1
         self.bad = tail.bad
         numbers = segments(self.folder)
         self.bytes = sum(segment_path(self.folder, n).stat().st_size for n in numbers)
