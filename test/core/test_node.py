@@ -268,3 +268,16 @@ def test_a_domain_that_does_not_exist_is_one_line(tmp_path, monkeypatch):
     assert node.end() == 1
     assert len(node.lines) == 1, node.lines
     assert 'probe cannot join ROS' in node.lines[0]
+
+
+@pytest.mark.parametrize('code', [0, 3])
+def test_a_process_ends_with_its_code_even_when_the_interpreter_never_gets_on(code):
+    stuck = (
+        'import ctypes\n'
+        'from user_core.node import _exit_after\n'
+        f'_exit_after(1, {code})\n'
+        "ctypes.PyDLL(None).sleep(60)  # keeps the interpreter's lock\n"
+    )
+    begun = time.monotonic()
+    assert subprocess.run([sys.executable, '-c', stuck], timeout=60).returncode == code
+    assert time.monotonic() - begun < 50
