@@ -147,7 +147,7 @@ locks=(requirements.txt requirements-build.txt)
 numpy=$(pin_of numpy)
 [ -z "$ros" ] || numpy='numpy<2'  # the message packages of apt are built against NumPy 1
 hash=$(hash_of "${locks[@]}")
-if step libraries "$hash" 'libraries and build tools (0.3 GB)'; then
+if step libraries "$hash" 'libraries and build tools (0.4 GB)'; then
   pins=$(grep -hE '^[a-z]' "${locks[@]}" | grep -vE '^(torch|numpy)==' | sort -u)
   pip_install libraries --no-deps -r <(echo "$numpy"; echo "$pins")
   if [ -z "$ros" ]; then
