@@ -1,18 +1,19 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration of what stands beside the robot: arm, teleoperation, safety, task.
+"""Configuration of what stands beside the robot: teleoperation, safety, task; arms: arm_config.
 
-Registries: `Arm`, `Teleop` and `Task` list what can be chosen by `kind`.
+Registries: `Teleop` and `Task` list what can be chosen by `kind`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from user_core.schema import NonNegative, Positive, Quaternion, Section, Vector
+from user_core.arm_config import Arm, SimArmConfig
+from user_core.schema import NonNegative, Positive, Quaternion, Section, Vector, of_kind
 
 
 class PoseConfig(Section):
@@ -27,66 +28,6 @@ class PoseConfig(Section):
         if abs(math.hypot(*self.quaternion_xyzw) - 1.0) > 1e-3:
             raise ValueError('quaternion_xyzw must have length 1')
         return self
-
-
-class SimArmConfig(Section):
-    """The simulated FR3 with its peg. Unobserved errors are uniform within +- the number given."""
-
-    kind: Literal['sim'] = 'sim'
-
-    stiffness_n_m: Positive = 1500.0
-    """Translational stiffness; stiffness times clip bounds the push."""
-    stiffness_nm_rad: Positive = 60.0
-    """Rotational stiffness."""
-    damping_ns_m: Positive = 80.0
-    """Translational damping."""
-    damping_nms_rad: Positive = 5.0
-    """Rotational damping."""
-    clip_m: Positive = 0.01
-    """Position error that the law answers at most, on each axis."""
-    clip_tilt_rad: Positive = 0.03
-    """The same for rotation about x and y."""
-    clip_yaw_rad: Positive = 0.1
-    """The same for rotation about z."""
-    posture_nm_rad: NonNegative = 5.0
-    """Stiffness of the null space towards the home posture."""
-    max_delta_tau_nm: Positive = 1.0
-    """Change of a joint's torque in 1 ms at most."""
-    latency_s: NonNegative = 0.1
-    """Time from the command until its target counts."""
-    joint_friction_nm: NonNegative = 0.3
-    """Friction that a joint keeps after the robot's own compensation, at most."""
-    peg_half_width_m: Positive = 0.008
-    """Half the side of the square peg."""
-    clearance_m: Positive = 0.0005
-    """Gap on each side of the peg in the hole."""
-    peg_edge_m: NonNegative = 0.0
-    """Radius of the edges at the peg's tip; 0: sharp."""
-    contact_time_s: Annotated[float, Field(ge=0.004)] = 0.004
-    """Time constant of a contact; larger is softer."""
-    contact_friction: NonNegative = 0.3
-    """Sliding friction of the peg on the block."""
-    hole_error_m: NonNegative = 0.001
-    """Unobserved error of the hole in x and y."""
-    hole_error_rad: NonNegative = math.radians(1)
-    """Unobserved yaw of the hole."""
-    grasp_error_m: NonNegative = 0.001
-    """Unobserved error of the peg along and across the fingers."""
-    grasp_error_rad: NonNegative = math.radians(1)
-    """Unobserved rotation of the peg about the finger pads."""
-    wrench_cutoff_hz: Positive = 45.0
-    """Low pass of the wrench estimate."""
-    force_noise_n: NonNegative = 0.5
-    """Standard deviation of the force estimate's noise."""
-    torque_noise_nm: NonNegative = 0.02
-    """Standard deviation of the torque estimate's noise."""
-    force_bias_n: NonNegative = 0.5
-    """Bias of the force estimate, constant through an episode."""
-    torque_bias_nm: NonNegative = 0.02
-    """Bias of the torque estimate, constant through an episode."""
-
-
-Arm = SimArmConfig
 
 
 class ScriptTeleop(Section):
@@ -117,6 +58,13 @@ class Safety(Section):
     """Above this contact force the episode is aborted."""
     deadline_s: Positive = 0.2
     """Realtime: the arm holds this long after its last command (steady clock)."""
+    max_speed_m_s: Positive = 0.5
+    """Above this measured speed of the TCP the arm holds and the episode is aborted."""
+    max_speed_rad_s: Positive = 3.0
+    """The same for its angular speed."""
+    recoveries_in_a_row: Annotated[int, Field(ge=0)] = 5
+    """A reset recovers the arm from a contact this often without a clean episode between; then a
+    person has to look at it and call `recover`."""
 
     @model_validator(mode='after')
     def _box_has_room(self) -> Safety:
@@ -139,6 +87,15 @@ class Cell(Section):
     teleop: Teleop | None = ScriptTeleop()
     """Who demonstrates and takes over; null: nobody."""
     safety: Safety = Safety()
+    ready: Literal['auto', 'ask'] = 'auto'
+    """ask: an episode begins when a person has prepared the scene and calls `ready`."""
+    ready_within_s: Positive = 900.0
+    """Nobody said so for this long: the reset is done again. No row is lost, the run goes on."""
+
+    @model_validator(mode='before')
+    @classmethod
+    def _arm_has_a_kind(cls, content: Any) -> Any:
+        return of_kind(content, 'arm', 'sim')
 
 
 class PegTask(Section):
@@ -182,4 +139,49 @@ class PegTask(Section):
     """Contact force that costs nothing."""
 
 
-Task = PegTask
+class ReachTask(Section):
+    """Bring the TCP to a goal in free space and stop there.
+
+    The task's frame is the TCP's pose at the goal.
+    """
+
+    kind: Literal['reach'] = 'reach'
+    text: str = 'move to the goal and stop there'
+    """What the task is, for language-conditioned policies."""
+    frame: PoseConfig = PoseConfig(
+        position_m=(0.45, 0.0, 0.35), quaternion_xyzw=(1.0, 0.0, 0.0, 0.0)
+    )
+    """The goal, in the arm's base frame; the default suits an FR3."""
+    start_min_m: Vector = (-0.08, -0.08, -0.12)
+    """Starts are uniform in a box in the task's frame; its lowest corner ..."""
+    start_max_m: Vector = (0.02, 0.08, -0.06)
+    """... and its highest."""
+    reset_speed_m_s: Positive = 0.1
+    """Speed of the motion to a start."""
+    reset_speed_rad_s: Positive = 0.6
+    """Angular speed of the motion to a start."""
+    max_steps: Annotated[int, Field(ge=1)] = 60
+    """Steps after which an episode is truncated."""
+    success_m: Positive = 0.01
+    """Success: at most this far from the goal ..."""
+    success_speed_m_s: Positive = 0.05
+    """... and no faster than this."""
+    scale_m: Positive = 0.015
+    """Translation of an action of 1, per axis of the task's frame."""
+    scale_rad: Positive = 0.05
+    """Rotation of an action of 1, per axis of the task's frame."""
+
+    @model_validator(mode='after')
+    def _starts_are_away(self) -> ReachTask:
+        corners = list(zip(self.start_min_m, self.start_max_m, strict=True))
+        if any(low > high for low, high in corners):
+            raise ValueError('start_min_m must not be above start_max_m on any axis')
+        if math.hypot(*(max(low, -high, 0.0) for low, high in corners)) <= self.success_m:
+            raise ValueError(
+                'an episode could begin in success: keep the box of starts further than success_m'
+                ' from the frame'
+            )
+        return self
+
+
+Task = Annotated[PegTask | ReachTask, Field(discriminator='kind')]

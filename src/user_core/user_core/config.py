@@ -17,32 +17,50 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from user_core import page
-from user_core.cell_config import (
+from user_core.arm_config import (
+    LOCKSTEP,
     Arm,
+    Arx,
+    ArxConfig,
+    ArxSimConfig,
+    Franka,
+    FrankaConfig,
+    FrankaSimConfig,
+    SimArmConfig,
+    TopicsConfig,
+)
+from user_core.cell_config import (
     Cell,
     PegTask,
     PoseConfig,
+    ReachTask,
     Safety,
     ScriptTeleop,
-    SimArmConfig,
     Task,
     Teleop,
 )
 from user_core.learning_config import Algorithm, Learner, MlpPolicy, Policy, Replay, Rlpd
-from user_core.schema import Name, Positive, Section
+from user_core.schema import Name, Positive, Section, of_kind
 
 __all__ = [
     'Algorithm',
     'Arm',
+    'Arx',
+    'ArxConfig',
+    'ArxSimConfig',
     'Budget',
     'Cell',
     'Evaluation',
+    'Franka',
+    'FrankaConfig',
+    'FrankaSimConfig',
     'Learner',
     'Machine',
     'MlpPolicy',
     'PegTask',
     'Policy',
     'PoseConfig',
+    'ReachTask',
     'Replay',
     'Rlpd',
     'RunConfig',
@@ -51,6 +69,7 @@ __all__ = [
     'SimArmConfig',
     'Task',
     'Teleop',
+    'TopicsConfig',
     'config_hash',
     'load',
     'weights_hash',
@@ -115,7 +134,8 @@ class RunConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of every random number of the run."""
     pace: Literal['lockstep', 'realtime'] = 'lockstep'
-    """lockstep: a simulated cell advances one period per command; realtime: the clock decides."""
+    """lockstep: a simulated cell advances one period per command; realtime: the clock decides. Not
+    given: lockstep where every arm can wait, else realtime."""
     runs: str = 'runs'
     """Folder that holds the run folders, relative to where the command was given."""
     tensorboard_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
@@ -133,6 +153,31 @@ class RunConfig(Section):
     evaluation: Evaluation = Evaluation()
     evaluate: str | None = None
     """Run folder whose chosen weights are evaluated; null: an ordinary run. Set by `user eval`."""
+
+    @model_validator(mode='before')
+    @classmethod
+    def _task_has_a_kind(cls, content: Any) -> Any:
+        return of_kind(content, 'task', 'peg')
+
+    @model_validator(mode='before')
+    @classmethod
+    def _pace_of_the_arms(cls, content: Any) -> Any:
+        if not isinstance(content, dict) or 'pace' in content:
+            return content
+        cells = content.get('cells') or {}
+        arms = [cell.get('arm') for cell in cells.values() if isinstance(cell, dict)]
+        kinds = {arm.get('kind', 'sim') for arm in arms if isinstance(arm, dict)}
+        return {**content, 'pace': 'realtime'} if kinds - set(LOCKSTEP) else content
+
+    @model_validator(mode='after')
+    def _arms_can_wait(self) -> RunConfig:
+        for name, cell in self.cells.items():
+            if self.pace == 'lockstep' and cell.arm.kind not in LOCKSTEP:
+                raise ValueError(
+                    f'pace lockstep needs an arm that can wait, and cells.{name}.arm is of kind'
+                    f' {cell.arm.kind}: leave pace out or set pace=realtime'
+                )
+        return self
 
     @model_validator(mode='after')
     def _machines_exist(self) -> RunConfig:
@@ -157,15 +202,26 @@ class RunConfig(Section):
 
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Reads a page (path, or name of a shipped one) and applies `a.b=value` overrides.
+    """Reads a page (path, or name of a shipped one), puts the fragments of `with=FILE` over it
+    and applies `a.b=value` overrides.
 
     Raises:
-        UserError: no such page, or something on it is wrong.
+        UserError: no such page or fragment, or something on it is wrong.
     """
     path = page.find(source)
     content, origin = page.read(path), str(path)
-    page.override(content, overrides)
-    return page.validate(RunConfig, content, origin, overrides)
+    settings, fragments = page.merge(content, overrides)
+    _let_arms_choose_the_pace(content, settings)
+    page.override(RunConfig, content, settings)
+    return page.validate(RunConfig, content, origin, settings, fragments)
+
+
+def _let_arms_choose_the_pace(content: dict[str, Any], settings: Sequence[str]) -> None:
+    """A page of a run in lockstep may be taken to an arm that cannot wait."""
+    kinds = {text.partition('=')[2] for text in settings if text.startswith('arm=')}
+    paced = any(text.startswith('pace=') for text in settings)
+    if kinds - set(LOCKSTEP) and not paced and content.get('pace') == 'lockstep':
+        del content['pace']
 
 
 def from_json(text: str, origin: str = 'the configuration') -> RunConfig:

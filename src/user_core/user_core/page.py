@@ -83,8 +83,44 @@ def from_json(text: str, origin: str) -> Content:
         raise UserError(f'{origin}, line {error.lineno}: {error.msg}') from error
 
 
-def override(content: Content, overrides: Sequence[str]) -> None:
-    """Applies `a.b=value`, in order; a value is YAML. `arm=KIND` sets the arm of every cell.
+def merge(content: Content, overrides: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Puts the fragment of each `with=FILE` over the content, in order: mappings part by part,
+    anything else whole.
+
+    Returns:
+        (the other overrides, the file that gave each dotted key).
+
+    Raises:
+        UserError: there is no such fragment, or it cannot be read.
+    """
+    others, given = list[str](), dict[str, str]()
+    for text in overrides:
+        key, _, name = text.partition('=')
+        if key != 'with':
+            others.append(text)
+        elif name and not Path(name).is_file():
+            raise UserError(
+                f'There is no fragment {name}', '', '`user teach peg` writes one; give its path'
+            )
+        elif name:
+            given |= dict.fromkeys(_lay(content, read(Path(name)), ''), name)
+    return others, given
+
+
+def _lay(content: Content, fragment: Content, path: str) -> Iterator[str]:
+    for key, value in fragment.items():
+        if isinstance(value, dict):
+            if not isinstance(content.get(key), dict):
+                content[key] = {}
+            yield from _lay(content[key], value, f'{path}{key}.')
+        else:
+            content[key] = value
+            yield f'{path}{key}'
+
+
+def override(model: type[BaseModel], content: Content, overrides: Sequence[str]) -> None:
+    """Applies `a.b=value`, in order; a value is YAML. `arm=KIND` changes the kind of every
+    arm; what both kinds have stays as the page says.
 
     Raises:
         UserError: an override has no `=`, or goes through something that is no mapping.
@@ -99,9 +135,8 @@ def override(content: Content, overrides: Sequence[str]) -> None:
             raise UserError(f'The value of {text} is no YAML') from error
         if key == 'arm':
             for name, cell in _mapping(content.setdefault('cells', {'arm0': {}}), 'cells').items():
-                arm = _mapping(cell, f'cells.{name}').get('arm')
-                if not isinstance(arm, dict) or arm.get('kind') != parsed:
-                    cell['arm'] = {'kind': parsed}
+                arm = _mapping(_mapping(cell, f'cells.{name}').setdefault('arm', {}), 'arm')
+                cell['arm'] = _of_other_kind(model, ('cells', name, 'arm'), arm, parsed)
             continue
         *parents, last = key.split('.')
         place: Any = content
@@ -115,10 +150,25 @@ def override(content: Content, overrides: Sequence[str]) -> None:
         place[last] = parsed
 
 
+def _of_other_kind(
+    model: type[BaseModel], path: Sequence[str], part: Content, kind: Any
+) -> Content:
+    """The part with another kind; it keeps all but what only its own kind has."""
+    kinds = {_kind(m): m.model_fields for m in reversed(_at(model, path)) if _kind(m)}
+    was = part.get('kind', next(reversed(kinds)))
+    known = isinstance(kind, str) and kind in kinds
+    gone = set(kinds.get(was, ())) - set(kinds[kind]) if known else set()
+    return {k: v for k, v in part.items() if k not in gone} | {'kind': kind}
+
+
 def validate(
-    model: type[Model], content: Content, origin: str, overrides: Sequence[str] = ()
+    model: type[Model],
+    content: Content,
+    origin: str,
+    overrides: Sequence[str] = (),
+    fragments: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Model:
-    """The content as a model.
+    """The content as a model; `fragments` names the file that gave a key if not `origin`.
 
     Raises:
         UserError: one sentence for each of the first mistakes.
@@ -126,7 +176,8 @@ def validate(
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        set_here = {text.partition('=')[0]: text for text in overrides}
+        typed = {text.partition('=')[0]: f'command line ({text})' for text in overrides}
+        set_here = {**fragments, **typed}
         mistakes = [_sentence(model, e, origin, set_here) for e in error.errors()[:5]]
         more = error.error_count() - len(mistakes)
         rest = f'and {more} more' if more > 0 else ''
@@ -144,14 +195,18 @@ def keys(model: type[BaseModel], path: str = '') -> Iterator[str]:
 def _sentence(
     model: type[BaseModel], error: ErrorDetails, origin: str, set_here: Mapping[str, str]
 ) -> str:
-    path = [str(part) for part in error['loc']]
+    path = _without_kinds(model, [str(part) for part in error['loc']])
     dotted = '.'.join(path)
-    given = [text for key, text in set_here.items() if f'{key}.'.startswith(f'{dotted}.')]
-    where = f'command line ({given[-1]})' if dotted and given else origin
+    at = f'{dotted}.'
+    given = [w for k, w in set_here.items() if f'{k}.'.startswith(at) or at.startswith(f'{k}.')]
+    where = given[-1] if dotted and given else origin
     if path and path[-1] == '[key]':
         return f'{where}: {dotted[:-6]}: a name has lower-case letters, digits and _ only.'
     match error['type']:
         case 'extra_forbidden':
+            kinds = [str(part) for part in error['loc'] if str(part) not in path]
+            if kinds and (others := _kinds_with(model, path, kinds[-1])):
+                return f'{where}: {dotted} belongs to kind {others}, here the kind is {kinds[-1]}.'
             near = nearest(model, path)
             hint = (
                 f', did you mean {near}?' if near else f', known here: {_siblings(model, path)}.'
@@ -191,27 +246,60 @@ def nearest(model: type[BaseModel], path: Sequence[str]) -> str | None:
     return None
 
 
+def _without_kinds(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """The path as it stands on the page: without the kinds by which models were chosen."""
+    found, plain, names = [model], list[str](), False
+    for part in path:
+        if not names and not any(part in m.model_fields for m in found):
+            chosen = [m for m in found if part == _kind(m)]
+            if chosen:
+                found = chosen
+                continue
+        plain.append(part)
+        if names:
+            names = False
+            continue
+        inner = [p for m in found if part in m.model_fields for p in _fields(m, part)]
+        found = [m for _, m in inner]
+        names = any(prefix for prefix, _ in inner)
+    return plain
+
+
+def _kinds_with(model: type[BaseModel], path: Sequence[str], kind: str) -> str:
+    """The other kinds that know the last key of the path."""
+    models = _at(model, path[:-1])
+    return ' and '.join(_kind(m) for m in models if path[-1] in m.model_fields and _kind(m))
+
+
+def _kind(model: type[BaseModel]) -> str:
+    field = model.model_fields.get('kind')
+    return str(field.default) if field else ''
+
+
+def _fields(model: type[BaseModel], key: str) -> list[tuple[str, type[BaseModel]]]:
+    return list(_models(model.model_fields[key].annotation))
+
+
 def _siblings(model: type[BaseModel], path: Sequence[str]) -> str:
     return ', '.join(_children(model, path[:-1]))
 
 
 def _children(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     """Keys below a path of real keys."""
-    found: list[type[BaseModel]] = [model]
-    skip = False
+    return list(dict.fromkeys(name for m in _at(model, path) for name in m.model_fields))
+
+
+def _at(model: type[BaseModel], path: Sequence[str]) -> list[type[BaseModel]]:
+    """Models that can stand at a path of real keys."""
+    found, skip = [model], False
     for key in path:
         if skip:
             skip = False
             continue
-        inner = [
-            pair
-            for candidate in found
-            if key in candidate.model_fields
-            for pair in _models(candidate.model_fields[key].annotation)
-        ]
+        inner = [p for m in found if key in m.model_fields for p in _fields(m, key)]
         found = [m for _, m in inner] or found
-        skip = any(part for part, _ in inner)
-    return [name for candidate in found for name in candidate.model_fields]
+        skip = any(prefix for prefix, _ in inner)
+    return found
 
 
 def _models(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:

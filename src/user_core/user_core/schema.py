@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -30,3 +30,11 @@ Vector = tuple[float, float, float]
 Quaternion = tuple[float, float, float, float]
 Name = Annotated[str, Field(pattern=r'^[a-z][a-z0-9_]*$', max_length=40)]
 """A ROS name of one token."""
+
+
+def of_kind(content: Any, key: str, kind: str) -> Any:
+    """The content of a section whose part `key` is of this kind when it names none."""
+    part = content.get(key) if isinstance(content, dict) else None
+    if isinstance(part, dict) and 'kind' not in part:
+        return {**content, key: {'kind': kind, **part}}
+    return content
