@@ -64,6 +64,10 @@ WAITING = {
 }
 
 
+VIEWERS = ('view_node.py',)
+"""They stand outside of a run: no shell, no parameters, an executor of their own."""
+
+
 def blocking_calls(text: str) -> list[int]:
     """Lines that wait for an answer, e.g. `client.call(...)`: in a callback it never comes, or
     another spin takes the node from its executor.
@@ -84,14 +88,20 @@ def test_no_node_calls_a_service_and_waits():
     assert blocking_calls('self.moves.send_goal(goal)') == [1]
     assert blocking_calls('self.client.call_async(request)') == []
     assert blocking_calls('self.moves.send_goal_async(goal)') == []
-    sources = [p for p in (ROOT / 'src').rglob('*.py') if p.name != 'setup.py']
-    assert len(sources) > 20
+    sources = [
+        path
+        for path in (ROOT / 'src').rglob('*.py')
+        if 'rclpy' in path.read_text() and path.name not in VIEWERS
+    ]
+    assert len(sources) > 10
     assert {p.name: lines for p in sources if (lines := blocking_calls(p.read_text()))} == {}
 
 
 def test_topics_of_ours_are_made_from_the_table_alone():
     """A publisher of user_msgs with a profile of its own could be silent to its reader."""
     for path in (ROOT / 'src').rglob('*_node.py'):
+        if path.name in VIEWERS:
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute):
                 assert node.attr not in ('create_publisher', 'create_subscription'), (

@@ -11,8 +11,8 @@ from user_core.outcome import Goal, Mode
 from user_robot.arm import make_arm
 from user_robot.drive import SLICE_S, Drive
 from user_robot.episode import Episode
+from user_robot.peg_task import PegTask
 from user_robot.row import Answer, Command, Observation, Row, Sample, Source
-from user_robot.task import PegTask
 
 
 @dataclass
@@ -91,6 +91,12 @@ class Cell:
             self.drive.advance(SLICE_S)
         assert ends == ['']
         return self.drive.sample()
+
+    def recover(self) -> tuple[bool, str]:
+        """What `recover` answers; the simulated arm needs no time for it."""
+        said = []
+        self.drive.recover(lambda *answer: said.append(answer))
+        return said[0]
 
     def act(self, chunk, **changes) -> None:
         """Lockstep: answers the present step, then the arm follows until it is asked again."""

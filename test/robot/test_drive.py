@@ -71,7 +71,7 @@ def test_a_stopped_arm_ignores_commands_and_resets_until_the_stop_is_cleared():
     ends = []
     cell.drive.move([cell.task.start(1)], 0.1, 1.0, 2, 1, True, ends.append)
     assert ends == ['the button']
-    assert not cell.drive.recover()[0]
+    assert not cell.recover()[0]
     cell.drive.clear_stop()
     cell.reset(1)
     assert cell.drive.sample().mode is Mode.READY

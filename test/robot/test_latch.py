@@ -39,17 +39,31 @@ def test_a_fault_stays_until_it_is_recovered():
     latch = ready()
     latch.fault('reflex')
     assert not latch.command()
-    assert latch.reset_allowed() == 'reflex'
+    assert not latch.reset_recovers
     assert latch.recover() == (True, 'recovered from: reflex')
     assert latch.command()
 
 
-def test_a_reset_is_a_way_out_of_a_fault_that_says_so():
+def test_faults_and_recoveries_are_counted_by_their_edges():
     latch = ready()
     latch.fault('90 N', reset_recovers=True)
-    assert not latch.command()
-    assert latch.reset_allowed() == ''
+    latch.fault('91 N', reset_recovers=True)
+    assert (latch.faults, latch.recoveries) == (1, 0)
+    latch.recover()
+    latch.recover()
+    assert (latch.faults, latch.recoveries) == (1, 1)
+
+
+def test_an_emergency_stop_is_an_edge_and_holds_while_it_is_pressed():
+    latch = ready()
+    assert latch.emergency(True)
+    assert not latch.emergency(True)
+    assert latch.clear_stop() == (False, 'the emergency stop is still pressed')
+    assert not latch.emergency(False)
+    assert not latch.allows()
+    assert latch.clear_stop()[0]
     assert latch.command()
+    assert latch.emergency(True)
 
 
 def test_recover_answers_in_every_state():
@@ -62,7 +76,7 @@ def test_recover_answers_in_every_state():
     assert 'clear_stop' in why
 
 
-EDGES = ('arm', 'command', 'rest', 'recover', 'reset_allowed')
+EDGES = ('arm', 'command', 'rest', 'recover')
 
 
 @given(st.lists(st.sampled_from(EDGES), max_size=20))
@@ -75,5 +89,5 @@ def test_nothing_but_clear_stop_ends_a_stop(edges):
         latch.deadline(1.0)
         assert latch.mode is Mode.DISARMED
         assert not latch.allows()
-    assert latch.clear_stop() == 'the stop is cleared, the arm is ready'
+    assert latch.clear_stop() == (True, 'the stop is cleared, the arm is ready')
     assert latch.command()

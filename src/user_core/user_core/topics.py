@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.qos import (
     DurabilityPolicy,
     HistoryPolicy,
@@ -20,6 +21,7 @@ from rclpy.qos import (
 )
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from user_msgs.action import MoveGripper, MoveTo, RunEpisode
 from user_msgs.msg import (
@@ -41,7 +43,10 @@ Scope = Literal['cell', 'learning', 'run']
 
 @dataclass(frozen=True)
 class Topic:
-    """One row of the table; `depth` is the publisher's, `reader_depth` each subscription's."""
+    """One row of the table; `depth` is the publisher's, `reader_depth` each subscription's.
+
+    `any_writer`: other stacks write it, perhaps best effort, so the reader is best effort, too.
+    """
 
     name: str
     type: type
@@ -50,25 +55,27 @@ class Topic:
     reader_depth: int
     reason: str
     latched: bool = False
+    any_writer: bool = False
 
     @property
     def writer(self) -> QoSProfile:
         """Profile of a publisher."""
-        return self._profile(self.depth)
+        return self._profile(self.depth, ReliabilityPolicy.RELIABLE)
 
     @property
     def reader(self) -> QoSProfile:
         """Profile of a subscription."""
-        return self._profile(self.reader_depth)
+        best_effort, reliable = ReliabilityPolicy.BEST_EFFORT, ReliabilityPolicy.RELIABLE
+        return self._profile(self.reader_depth, best_effort if self.any_writer else reliable)
 
-    def _profile(self, depth: int) -> QoSProfile:
+    def _profile(self, depth: int, reliability: ReliabilityPolicy) -> QoSProfile:
         durability = (
             DurabilityPolicy.TRANSIENT_LOCAL if self.latched else DurabilityPolicy.VOLATILE
         )
         return QoSProfile(
             history=HistoryPolicy.KEEP_LAST,
             depth=depth,
-            reliability=ReliabilityPolicy.RELIABLE,
+            reliability=reliability,
             durability=durability,
             liveliness=LivelinessPolicy.AUTOMATIC,
         )
@@ -101,6 +108,27 @@ TOPICS = {
             'nothing is lost: 16 rows in flight, the spool resends what is not acknowledged',
         ),
         Topic('joint_states', JointState, 'cell', 1, 5, 'for viewers; the newest posture'),
+        Topic('current_pose', PoseStamped, 'cell', 1, 1, 'for other stacks; now counts'),
+        Topic('current_twist', TwistStamped, 'cell', 1, 1, 'for other stacks; now counts'),
+        Topic('external_wrench', WrenchStamped, 'cell', 1, 1, 'for other stacks; now counts'),
+        Topic(
+            'target_pose',
+            PoseStamped,
+            'cell',
+            1,
+            1,
+            'a target of another stack; an overtaken one must not be played back',
+            any_writer=True,
+        ),
+        Topic(
+            'estop',
+            Bool,
+            'run',
+            1,
+            10,
+            'an emergency stop for every arm: each edge counts',
+            any_writer=True,
+        ),
         Topic('clock', Clock, 'cell', 1, 1, 'time of the simulated cell; only now counts'),
         Topic(
             'ack', Ack, 'learning', 16, 16, 'cumulative, of several cells; a lost one is repeated'
@@ -141,6 +169,7 @@ SERVICES: dict[str, tuple[Scope, Any]] = {
     'recover': ('cell', Trigger),
     'stop': ('cell', Trigger),
     'clear_stop': ('cell', Trigger),
+    'ready': ('cell', Trigger),
     'fetch_weights': ('learning', FetchWeights),
     'snapshot': ('learning', Trigger),
 }

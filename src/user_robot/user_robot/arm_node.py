@@ -1,79 +1,109 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The arm's shell: targets in, samples out, reset motions, stop and recover."""
+"""The arm's shell: targets in, samples out, resets, gripper, stop and recover."""
 
 from __future__ import annotations
 
 from functools import partial
+import os
 import threading
 import time
 from typing import Any
 
+from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
 from rosgraph_msgs.msg import Clock
 from sensor_msgs.msg import JointState
+from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from user_msgs.action import MoveTo
 from user_msgs.msg import Target
 
-from user_core.messages import doubles, pose, stamp_s
+from user_core.messages import NS, doubles, nanoseconds, numbers, pose, pose_msg, stamp_s
 from user_core.node import Shell, run_node
 from user_robot import wire
 from user_robot.arm import make_arm
+from user_robot.arx.arm import can_folder
 from user_robot.drive import SLICE_S, Drive
+from user_robot.gripper import Gripper
 from user_robot.row import Sample
+from user_robot.spread import Spread
 from user_robot.task import make_task
 
-REALTIME_SLICE_S = 0.01
-"""The simulated arm's law runs ahead by this much at a time, and a sample is sent after each."""
 JOINTS_S = 0.05
 """Joint states are for viewers: at most one in this time (steady clock)."""
 FALLEN_BEHIND_S = 0.1
-"""A simulation that is this late does not catch up: the lost time is counted."""
+"""A law that is this late does not catch up: the lost time is counted."""
+PARK_WITHIN_S = 5.0
+"""A retreat at the end that takes longer is given up."""
 
 
 class ArmNode:
-    """One arm. Lockstep: all in the executor's thread. Realtime: the law has its own thread."""
+    """One arm. Lockstep: all in the executor's thread. Realtime: the law has its own thread.
+
+    Useful alone: it follows `target_pose`, under the same limits, while no episode commands.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
         config, cell = shell.config, shell.config.cells[shell.cell]
         self.realtime = config.pace == 'realtime'
+        self.task = make_task(config.task)
+        if cell.arm.kind == 'arx_sim':
+            os.environ['USER_CAN_FOLDER'] = str(can_folder(shell.folder, shell.cell))
+        self.arm = make_arm(cell.arm, 1 / cell.control_hz)
+        if hasattr(self.arm, 'connect'):
+            self.arm.connect(shell)  # its arm is on the same graph
         self.drive = Drive(
-            make_arm(cell.arm, 1 / cell.control_hz),
-            cell.safety,
-            make_task(config.task),
-            1 / cell.control_hz,
-        )
+            self.arm, cell.safety, self.task, 1 / cell.control_hz,
+            min_success_rate=getattr(cell.arm, 'min_success_rate', 0.0),
+        )  # fmt: skip
+        self.park_up_m = getattr(cell.arm, 'park_up_m', 0.0)
         self.writer = wire.Writer(shell.run, shell.cell)
-        self.joints = JointState(
-            name=[f'joint{i + 1}' for i in range(self.drive.sample().state.q.size)]
-        )
+        self.frame = f'{shell.cell}/base'
         self.joints_at_s = 0.0
         self.behind_s = 0.0
-        self.steps = 0
+        self.steps = self.late_slices = 0
+        self.period, self.latency, self.age = Spread(), Spread(), Spread()
         self.state_pub = shell.create_pub('robot_state')
-        self.joints_pub = shell.create_pub('joint_states')
-        self.clock_pub = shell.create_pub('clock')
+        self.viewers = {
+            key: shell.create_pub(key)
+            for key in (
+                'clock',
+                'joint_states',
+                'current_pose',
+                'current_twist',
+                'external_wrench',
+            )
+        }
+        self.viewed: set[str] = set()
         shell.create_sub('target', self.on_target)
+        shell.create_sub('target_pose', self.on_foreign_target)
+        shell.create_sub('estop', self.on_estop)
         for name, call in (
             ('stop', self.on_stop),
             ('clear_stop', self.on_clear),
-            ('recover', self.on_recover),
         ):
             shell.create_service(Trigger, name, call)
+        # Its answer takes time; in the default group nothing else would run meanwhile.
+        waiting = ReentrantCallbackGroup()
+        shell.create_service(Trigger, 'recover', self.on_recover, callback_group=waiting)
         self.moves = ActionServer(
             shell, MoveTo, 'move_to', self.on_move,
             goal_callback=self.on_goal,
             cancel_callback=self.on_cancel,
         )  # fmt: skip
+        self.gripper = Gripper(shell, self.drive)
         shell.create_timer(0.5, self.on_heartbeat)
         self.closing = threading.Event()
         self.thread = threading.Thread(target=self.drive_in_realtime, name='law', daemon=True)
         if self.realtime:
             self.thread.start()
         self.announce()
+
+    # ------------------------------------------------------------------ the path
 
     def on_target(self, target: Target) -> None:
         """A command; in lockstep its answer is the sample one period later."""
@@ -83,22 +113,49 @@ class ArmNode:
         self.steps += 1
         if self.realtime:
             self.drive.command(command)
+            self.latency.add((time.time_ns() - nanoseconds(target.stamp)) / NS)
         else:
             self.publish(self.drive.step(command))
 
+    def on_foreign_target(self, target: PoseStamped) -> None:
+        """A target of another stack, in the arm's base frame."""
+        if self.realtime:
+            self.drive.follow(pose(target.pose))
+
     def publish(self, sample: Sample) -> None:
-        """The sample first; then, for viewers, the clock and the joints."""
+        """The sample first; then what viewers and other stacks listen to."""
         self.state_pub.publish(self.writer.state(sample))
-        state, now = sample.state, time.monotonic()
-        if self.clock_pub.get_subscription_count():
-            self.clock_pub.publish(Clock(clock=stamp_s(state.stamp_s)))
-        if now - self.joints_at_s >= JOINTS_S and self.joints_pub.get_subscription_count():
-            self.joints_at_s, joints = now, self.joints
-            joints.header.stamp = stamp_s(state.stamp_s)
+        viewed, state = self.viewed, sample.state
+        if not viewed:
+            return
+        stamp = stamp_s(state.stamp_s)
+        if 'clock' in viewed and not self.realtime:
+            self.viewers['clock'].publish(Clock(clock=stamp))
+        if 'current_pose' in viewed:
+            out = PoseStamped(pose=pose_msg(state.pose))
+            self._send('current_pose', out, stamp)
+        if 'current_twist' in viewed:
+            twist = TwistStamped()
+            twist.twist.linear.x, twist.twist.linear.y, twist.twist.linear.z = state.twist[:3]
+            twist.twist.angular.x, twist.twist.angular.y, twist.twist.angular.z = state.twist[3:]
+            self._send('current_twist', twist, stamp)
+        if 'external_wrench' in viewed:
+            wrench = WrenchStamped()
+            wrench.wrench.force.x, wrench.wrench.force.y, wrench.wrench.force.z = state.wrench[:3]
+            torque = wrench.wrench.torque
+            torque.x, torque.y, torque.z = state.wrench[3:]
+            self._send('external_wrench', wrench, stamp)
+        if 'joint_states' in viewed and time.monotonic() - self.joints_at_s >= JOINTS_S:
+            self.joints_at_s = time.monotonic()
+            joints = JointState(name=[f'joint{i + 1}' for i in range(state.q.size)])
             joints.position, joints.velocity, joints.effort = map(
                 doubles, (state.q, state.dq, state.tau)
             )
-            self.joints_pub.publish(joints)
+            self._send('joint_states', joints, stamp)
+
+    def _send(self, key: str, message: Any, stamp: Any) -> None:
+        message.header.stamp, message.header.frame_id = stamp, self.frame
+        self.viewers[key].publish(message)
 
     def announce(self) -> None:
         """Tells a change of the latch at once; in realtime the next sample tells it anyway."""
@@ -107,25 +164,36 @@ class ArmNode:
 
     def drive_in_realtime(self) -> None:
         """The law's thread: slice after slice on the steady clock; a fault in it ends the node."""
-        due = time.monotonic()
+        slice_s = self.arm.slice_s
+        due = before = time.monotonic()
         while not self.closing.is_set():
             try:
-                self.publish(self.drive.advance(REALTIME_SLICE_S))
+                sample = self.drive.advance(slice_s)
+                self.publish(sample)
             except Exception as error:
                 self.shell.call_soon(partial(_raise, error))
                 return
-            due += REALTIME_SLICE_S
-            wait = due - time.monotonic()
+            now = time.monotonic()
+            self.age.add(time.time() - sample.state.stamp_s)
+            self.period.add(now - before)
+            self.late_slices += now - before > 1.5 * slice_s
+            before = now
+            due += slice_s
+            wait = due - now
             if wait > 0:
                 time.sleep(wait)
             elif wait < -FALLEN_BEHIND_S:
                 self.behind_s -= wait
                 due -= wait
 
+    # ------------------------------------------------------------------ resets
+
     def on_goal(self, goal: MoveTo.Goal) -> GoalResponse:
         """A motion needs a goal, numbers for poses, and speeds above zero."""
         speeds = goal.speed > 0 and goal.angular_speed > 0  # false for NaN, too
-        good = goal.waypoints and speeds and all(pose(p).isfinite() for p in goal.waypoints)
+        speeds = speeds and (not goal.joints or goal.joint_speed > 0)
+        poses = all(pose(p).isfinite() for p in goal.waypoints)
+        good = (goal.waypoints or goal.joints) and speeds and poses
         return GoalResponse.ACCEPT if good else GoalResponse.REJECT
 
     async def on_move(self, handle: Any) -> MoveTo.Result:
@@ -139,6 +207,8 @@ class ArmNode:
             goal.seed,
             snap=not self.realtime,
             ended=lambda why: self.shell.call_soon(lambda: ended.set_result(why)),
+            joints=numbers(goal.joints) if goal.joints else None,
+            joint_speed_rad_s=goal.joint_speed,
         )
         while self.drive.motion and not self.realtime:
             sample = self.drive.advance(SLICE_S)
@@ -159,6 +229,13 @@ class ArmNode:
         self.drive.cancel('the reset motion was cancelled')
         return CancelResponse.ACCEPT
 
+    # ------------------------------------------------------------------ stops
+
+    def on_estop(self, message: Bool) -> None:
+        """The emergency stop's level; its rising edge stops the arm."""
+        self.drive.emergency(message.data)
+        self.announce()
+
     def on_stop(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Latches a stop."""
         self.drive.stop('stopped by request: call clear_stop to go on')
@@ -168,31 +245,65 @@ class ArmNode:
 
     def on_clear(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Ends a stop."""
-        response.success, response.message = True, self.drive.clear_stop()
+        response.success, response.message = self.drive.clear_stop()
         self.announce()
         return response
 
-    def on_recover(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        """Leaves a fault, in any state."""
-        response.success, response.message = self.drive.recover()
+    async def on_recover(
+        self, request: Trigger.Request, response: Trigger.Response
+    ) -> Trigger.Response:
+        """Leaves a fault, in any state; answers within two seconds."""
+        answer = Future()
+        self.drive.recover(lambda *said: self.shell.call_soon(lambda: answer.set_result(said)))
+        response.success, response.message = await answer
         self.announce()
         return response
 
     def on_heartbeat(self) -> None:
         """What the arm is up to, twice a second: for people and for a late episode node."""
         self.announce()
-        sample = self.drive.sample()
-        self.shell.metrics(
-            sample.mode.name, sample.reason, steps=self.steps, behind_s=self.behind_s,
-            clock_s=sample.state.stamp_s,
-        )  # fmt: skip
+        sample, latch = self.drive.sample(), self.drive.latch
+        self.viewed = {k for k, pub in self.viewers.items() if pub.get_subscription_count()}
+        numbers = {
+            'steps': self.steps,
+            'behind_s': self.behind_s,
+            'clock_s': sample.state.stamp_s,
+            'faults': latch.faults,
+            'recoveries': latch.recoveries,
+            'success_rate': sample.state.success_rate,
+        }
+        if self.realtime:
+            numbers |= {
+                'late_slices': self.late_slices,
+                'period_p99_ms': self.period.ms(0.99),
+                'command_latency_p50_ms': self.latency.ms(0.5),
+                'command_latency_p99_ms': self.latency.ms(0.99),
+                'state_age_p99_ms': self.age.ms(0.99),
+            }
+        self.shell.metrics(sample.mode.name, sample.reason, **numbers)
+
+    # ------------------------------------------------------------------ the end
+
+    def park(self) -> None:
+        """The configured retreat: out of the task, straight, in time, and only from health."""
+        here, over = self.drive.sample().state.pose, threading.Event()
+        up = self.task.frame.rotation.apply([0.0, 0.0, -self.park_up_m])
+        away = type(here)(here.position + up, here.quaternion)
+        self.drive.move([away], 0.1, 0.5, 0, 0, snap=False, ended=lambda why: over.set())
+        over.wait(PARK_WITHIN_S)
+        self.drive.cancel('the retreat took too long')
 
     def close(self) -> None:
-        """The arm holds, then its thread ends."""
+        """Hold, retreat if configured, then let go of the arm: always in this order."""
+        if self.realtime and self.park_up_m and self.thread.is_alive():
+            self.drive.cancel('the arm node ends')
+            self.park()
         self.drive.stop('the arm node ends')
         self.closing.set()
         if self.realtime:
             self.thread.join(timeout=1.0)
+        self.publish(self.drive.sample())
+        self.arm.close()
 
 
 def _raise(error: Exception) -> None:

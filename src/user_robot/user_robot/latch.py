@@ -24,17 +24,21 @@ class Latch:
         any --fault--> FAULT --recover--> READY
         any --stop--> DISARMED --clear_stop--> READY
 
-    HOLD ends by itself with the next valid command. FAULT (a force above the limit, a driver's
-    error) ends by `recover`, or by a reset motion where the fault says so. A stop stays until
-    somebody clears it, whatever else happens. Not thread safe: the arm node guards it with the
-    arm's own lock.
+    `faults` and `recoveries` count the edges, `in_a_row` the recoveries by resets since a reset
+    that needed none. HOLD ends by itself with the next valid command. FAULT (a force above the
+    limit, a driver's error) ends by `recover`, or by a reset motion where the fault says so. A
+    stop stays until somebody clears it, whatever else happens. Not thread safe: the arm node
+    guards it with the arm's own lock.
     """
 
     def __init__(self) -> None:
         self.mode = Mode.DISARMED
         self.reason = 'the arm is not connected'
         self.stopped = ''
-        self._reset_recovers = False
+        self.reset_recovers = False
+        self.faults = self.recoveries = 0
+        self.in_a_row = 0
+        self.pressed = False
 
     def arm(self) -> None:
         """The driver is connected and holds its position."""
@@ -65,21 +69,31 @@ class Latch:
     def fault(self, reason: str, reset_recovers: bool = False) -> None:
         """Motion is not safe; `reset_recovers`: a reset motion, which backs out first, ends it."""
         if not self.stopped:
+            self.faults += self.mode is not Mode.FAULT
             self._enter(Mode.FAULT, reason)
-            self._reset_recovers = reset_recovers
+            self.reset_recovers = reset_recovers
 
     def stop(self, reason: str) -> None:
         """Latches: nothing moves the arm until `clear_stop`."""
         self.stopped = reason
         self._enter(Mode.DISARMED, reason)
 
-    def clear_stop(self) -> str:
-        """Ends a stop; the answer is for people."""
+    def emergency(self, pressed: bool) -> bool:
+        """The emergency stop's level; True on the edge that stops the arm."""
+        edge, self.pressed = pressed and not self.pressed, pressed
+        if edge:
+            self.stop('the emergency stop was pressed: call clear_stop to go on')
+        return edge
+
+    def clear_stop(self) -> tuple[bool, str]:
+        """Ends a stop; (done, sentence for people)."""
+        if self.pressed:
+            return False, 'the emergency stop is still pressed'
         if not self.stopped:
-            return 'the arm was not stopped'
+            return True, 'the arm was not stopped'
         self.stopped = ''
         self._enter(Mode.READY)
-        return 'the stop is cleared, the arm is ready'
+        return True, 'the stop is cleared, the arm is ready'
 
     def recover(self) -> tuple[bool, str]:
         """Leaves a fault; (done, sentence for people)."""
@@ -87,15 +101,10 @@ class Latch:
             return False, f'the arm is stopped ({self.stopped}): call clear_stop first'
         if self.mode is Mode.DISARMED:
             return False, self.reason
-        was, self._reset_recovers = self.reason, False
+        was, self.reset_recovers = self.reason, False
+        self.recoveries += self.mode is Mode.FAULT
         self._enter(Mode.READY)
         return True, f'recovered from: {was}' if was else 'there was no fault'
-
-    def reset_allowed(self) -> str:
-        """Asks for a reset motion, which ends a fault that says so: '' or why it may not start."""
-        if self.mode is Mode.FAULT and self._reset_recovers:
-            self.recover()
-        return '' if self.allows() else self.reason
 
     def _enter(self, mode: Mode, reason: str = '') -> None:
         self.mode, self.reason = mode, reason

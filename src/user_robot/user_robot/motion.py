@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from user_core.geometry import Pose, angle
+from user_core.geometry import Array, Pose, angle
 
 LEASH_M = 0.03
 """The moving target waits when the arm is this far behind it."""
@@ -81,3 +82,43 @@ class Motion:
         """Whether the arm is at the goal."""
         off = float(np.linalg.norm(measured.position - self.goal.position))
         return off <= NEAR_M and angle(measured, self.goal) <= NEAR_RAD
+
+
+class Travel:
+    """The legs of a reset: lines, then perhaps a posture and the line from there to the goal.
+
+    Attributes:
+        line: the present leg; None while the joints move, or before the first leg.
+        speeds: m/s, rad/s, joint rad/s.
+    """
+
+    def __init__(self, waypoints: Sequence[Pose], goal: Pose, joints: Array | None) -> None:
+        way = list(waypoints)
+        self._legs: deque[list[Pose] | Array] = deque()
+        if joints is not None:
+            last = way[-1:]
+            self._legs += [leg for leg in (way[:-1], joints, last) if len(leg)]
+        else:
+            self._legs.append(way or [goal])
+        self.line: Motion | None = None
+        self.speeds = (0.0, 0.0, 0.0)
+
+    def more(self) -> bool:
+        """Whether a leg is left."""
+        return bool(self._legs)
+
+    def next(
+        self,
+        here: Pose,
+        move_joints: Callable[[Array, float], None],
+        speed_m_s: float,
+        speed_rad_s: float,
+        joint_speed_rad_s: float,
+    ) -> None:
+        """Begins the next leg at the measured pose."""
+        self.speeds, leg = (speed_m_s, speed_rad_s, joint_speed_rad_s), self._legs.popleft()
+        if isinstance(leg, list):
+            self.line = Motion(here, leg, speed_m_s, speed_rad_s)
+        else:
+            self.line = None
+            move_joints(leg, joint_speed_rad_s)

@@ -41,6 +41,7 @@ class Writer:
         m.twist, m.wrench = s.twist, s.wrench
         m.position, m.velocity, m.effort = doubles(s.q), doubles(s.dq), doubles(s.tau)
         m.gripper, m.peak_force = s.gripper_m, s.peak_force_n
+        m.success_rate = s.success_rate
         _pose(m.applied, sample.applied)
         m.limited, m.mode, m.reason = sample.limited, int(sample.mode), sample.reason
         return m
@@ -101,6 +102,7 @@ def sample(m: msg.RobotState) -> Sample:
         m.gripper,
         nanoseconds(m.stamp) / NS,
         m.peak_force,
+        m.success_rate,
     )
     return Sample(
         m.id.episode, m.id.step, m.answers, state, pose(m.applied), m.limited, ArmMode(m.mode),
