@@ -10,6 +10,7 @@ setup(
     name=NAME,
     version='0.1.0',
     packages=find_packages(),
+    package_data={f'{NAME}.arx': ['canshim.c']},
     data_files=[
         ('share/ament_index/resource_index/packages', [f'resource/{NAME}']),
         (f'share/{NAME}', ['package.xml']),
@@ -21,7 +22,9 @@ setup(
     license='Apache-2.0',
     entry_points={
         'console_scripts': [
+            'arx_bus = user_sim.arx.bus:main',
             'expert = user_sim.expert_node:main',
+            'franka_server = user_sim.franka.server:main',
         ],
     },
 )

@@ -6,7 +6,7 @@ import pytest
 
 from user_core.config import PegTask, SimArmConfig
 from user_core.geometry import Pose
-from user_robot.task import PegTask as Task
+from user_robot.peg_task import PegTask as Task
 from user_sim.arm import SimArm
 
 EXACT = SimArmConfig(

@@ -12,7 +12,7 @@ from user_core.errors import UserError
 from user_core.geometry import Pose, angle
 from user_core.outcome import Boundary
 from user_robot.arm import ArmState
-from user_robot.task import PegTask as Task
+from user_robot.peg_task import PegTask as Task
 from user_sim.arm import SimArm
 
 
@@ -37,7 +37,7 @@ def values(states: list[ArmState]) -> np.ndarray:
     return np.array(
         [
             np.r_[s.pose.position, s.pose.quaternion, s.twist, s.wrench, s.q, s.dq, s.tau,
-                  s.gripper_m, s.stamp_s, s.peak_force_n]
+                  s.gripper_m, round(s.stamp_s - states[0].stamp_s, 6), s.peak_force_n]
             for s in states
         ]
     )  # fmt: skip

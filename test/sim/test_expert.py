@@ -1,33 +1,36 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The scripted demonstrator: able, slow, and no better than a person."""
+"""The scripted demonstrators: able, slow, and no better than a person."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from user_core.config import load
+from user_core.errors import UserError
 from user_core.outcome import Boundary
 from user_robot.safety import Safety
-from user_robot.task import make_task
+from user_robot.task import TASKS, make_task
 from user_sim.arm import SimArm
-from user_sim.expert import Expert
+from user_sim.expert import EXPERTS, PegExpert, ReachExpert, make_expert
 
 EPISODES_N = 24
 PAGE = Path(__file__).parents[2] / 'config' / 'peg_rlpd.yaml'
+REACH = ['task={kind: reach}', 'cells.arm0.arm.clip_m=0.02', 'cells.arm0.safety.box_max_m=[1,1,1]']
+REACH += ['cells.arm0.safety.box_min_m=[-1,-1,-1]']
 
 
-@pytest.fixture(scope='module')
-def episodes() -> list[tuple[Boundary, int, float]]:
+def demonstrate(overrides: list[str], episodes_n: int) -> list[tuple[Boundary, int, float]]:
     """(boundary, steps, peak force in N) of demonstrations in the shipped cell."""
-    config = load(PAGE)
+    config = load(PAGE, overrides)
     cell = next(iter(config.cells.values()))
     task = make_task(config.task)
     arm, safety = SimArm(cell.arm), Safety(cell.safety, task.frame)
-    expert = Expert(0, config.task.scale_m, config.task.scale_rad)
+    expert = make_expert(config.task, 0)
     result = []
-    for seed in range(EPISODES_N):
+    for seed in range(episodes_n):
         arm.reset(task.start(seed), seed)
         expert.reset()
         state, peak, boundary, step = arm.state(), 0.0, Boundary.NONE, 0
@@ -41,6 +44,11 @@ def episodes() -> list[tuple[Boundary, int, float]]:
             boundary = task.judge(before, state, step)[2]
         result.append((boundary, step, peak))
     return result
+
+
+@pytest.fixture(scope='module')
+def episodes() -> list[tuple[Boundary, int, float]]:
+    return demonstrate([], EPISODES_N)
 
 
 def test_the_expert_mostly_succeeds_but_not_always(episodes: list) -> None:
@@ -61,16 +69,32 @@ def test_the_expert_never_hits_hard(episodes: list) -> None:
 def test_the_expert_sees_nothing_but_the_observation() -> None:
     rng = np.random.default_rng(0)
     states = rng.normal(0, 0.02, (50, 19)).astype(np.float32)
-    one, other = Expert(5), Expert(5)
-    actions = [one(s) for s in states]
-    assert all(np.array_equal(a, other(s)) for a, s in zip(actions, states, strict=True))
-    assert all(a.shape == (6,) and a.dtype == np.float32 and abs(a).max() <= 1 for a in actions)
+    for kind in (PegExpert, ReachExpert):
+        one, other = kind(5), kind(5)
+        actions = [one(s) for s in states]
+        assert all(np.array_equal(a, other(s)) for a, s in zip(actions, states, strict=True))
+        assert all(
+            a.shape == (6,) and a.dtype == np.float32 and abs(a).max() <= 1 for a in actions
+        )
 
 
 def test_the_expert_pauses_as_a_person_does() -> None:
-    expert = Expert(1)
+    expert = PegExpert(1)
     state = np.zeros(19, np.float32)
     state[9] = -0.1
     state[7] = 0.05
     still = [np.abs(expert(state)).max() < 0.15 for _ in range(100)]
     assert 10 < sum(still) < 90
+
+
+def test_the_expert_reaches_a_goal_far_slower_than_the_arm_could() -> None:
+    reached = demonstrate(REACH, 8)
+    steps = [n for b, n, _ in reached if b == Boundary.SUCCESS]
+    assert len(steps) >= 5
+    assert 24 <= np.mean(steps) <= 50
+
+
+def test_every_task_has_an_expert_and_one_without_is_refused() -> None:
+    assert sorted(EXPERTS) == sorted(TASKS)
+    with pytest.raises(UserError, match='peg, reach'):
+        make_expert(SimpleNamespace(kind='fold'), 0)

@@ -11,14 +11,13 @@ import math
 
 import mujoco
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from user_core.config import SimArmConfig
 from user_core.errors import UserError
-from user_core.geometry import Pose
+from user_core.geometry import Array, Pose
 from user_robot.arm import ArmState
 from user_sim.law import Gains, ImpedanceLaw
-from user_sim.scene import HOLE_XY_M, HOME_Q_RAD, RIM_Z_M, peg_scene
+from user_sim.scene import HOME_Q_RAD, peg_scene, place_block, place_peg, solve_ik
 
 STEP_S = 0.002
 
@@ -28,6 +27,8 @@ class SimArm:
 
     The fingers cannot open: `gripper_m` of a command is ignored, the state says the peg's width.
     """
+
+    slice_s = 0.01
 
     def __init__(self, config: SimArmConfig, period_s: float = 0.1) -> None:
         self.config, self.period_s = config, period_s
@@ -62,7 +63,7 @@ class SimArm:
         self._noise = np.zeros(6)
         self._noise_scale = np.repeat([c.force_noise_n, c.torque_noise_nm], 3)
         self._queue: list[tuple[int, Pose]] = []
-        self._steps = 0
+        self._steps, self._steps_before = 0, 0
         self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
         self._rng = np.random.default_rng(0)
 
@@ -81,9 +82,9 @@ class SimArm:
         """
         rng, c = np.random.default_rng(seed), self.config
         mujoco.mj_resetData(self.model, self.data)
-        self._place_hole(rng)
-        self._place_peg(rng)
-        self._solve_ik(pose)
+        place_block(self.data, c, rng)
+        place_peg(self.model, self._peg_pos, c, rng)
+        solve_ik(self.model, self.data, self._site, pose)
         mujoco.mj_forward(self.model, self.data)
         self._bias[:3] = rng.uniform(-c.force_bias_n, c.force_bias_n, 3)
         self._bias[3:] = rng.uniform(-c.torque_bias_nm, c.torque_bias_nm, 3)
@@ -91,7 +92,7 @@ class SimArm:
         self._wrench[:] = 0.0
         self._noise[:] = rng.normal(0.0, self._noise_scale)
         self._queue.clear()
-        self._steps = 0
+        self._steps, self._steps_before = 0, self._steps_before + self._steps
         self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
         self.law.restart()
         self.law.aim(self._pose())
@@ -107,7 +108,7 @@ class SimArm:
             dq=self.data.qvel.copy(),
             tau=self.data.qfrc_applied.copy(),
             gripper_m=2 * self.config.peg_half_width_m,
-            stamp_s=self._steps * STEP_S,
+            stamp_s=(self._steps_before + self._steps) * STEP_S,
             peak_force_n=self._peak,
         )
 
@@ -148,44 +149,21 @@ class SimArm:
         mujoco.mj_comPos(model, data)
         self._noise[:] = self._rng.normal(0.0, self._noise_scale)
 
+    def recover(self) -> None:
+        """Nothing can go wrong with it."""
+
+    def move_joints(self, q: Array, speed_rad_s: float) -> None:
+        """There is none."""
+        raise UserError('the simulated arm in this process has no joint motion')
+
+    def grip(self, width_m: float, speed_m_s: float, force_n: float) -> None:
+        """There is none."""
+        raise UserError('the simulated fingers hold the peg for good')
+
+    def close(self) -> None:
+        """It ends with its process."""
+
     def _pose(self) -> Pose:
         quat = np.zeros(4)
         mujoco.mju_mat2Quat(quat, self.data.site_xmat[self._site])
         return Pose(self.data.site_xpos[self._site].copy(), quat[[1, 2, 3, 0]])
-
-    def _place_hole(self, rng: np.random.Generator) -> None:
-        c = self.config
-        x, y = rng.uniform(-c.hole_error_m, c.hole_error_m, 2)
-        yaw = rng.uniform(-c.hole_error_rad, c.hole_error_rad)
-        self.data.mocap_pos[0] = HOLE_XY_M[0] + x, HOLE_XY_M[1] + y, RIM_Z_M
-        self.data.mocap_quat[0] = math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)
-
-    def _place_peg(self, rng: np.random.Generator) -> None:
-        """Parallel fingers centre the peg; it may have slid and turned in their plane."""
-        c = self.config
-        slide = rng.uniform(-c.grasp_error_m, c.grasp_error_m, 2)
-        turn = rng.uniform(-c.grasp_error_rad, c.grasp_error_rad)
-        self.model.body_pos[self._peg] = self._peg_pos + np.array([slide[0], 0.0, slide[1]])
-        quat = Rotation.from_rotvec((0.0, turn, 0.0)).as_quat()
-        self.model.body_quat[self._peg] = quat[[3, 0, 1, 2]]
-
-    def _solve_ik(self, pose: Pose) -> None:
-        """Damped least squares from home to 1e-9; the law's null space keeps near home too."""
-        model, data = self.model, self.data
-        data.qpos[:] = HOME_Q_RAD
-        goal, jac, error = pose.rotation, np.zeros((6, 7)), np.zeros(6)
-        for _ in range(50):
-            mujoco.mj_kinematics(model, data)
-            mujoco.mj_comPos(model, data)
-            error[:3] = pose.position - data.site_xpos[self._site]
-            now = Rotation.from_matrix(data.site_xmat[self._site].reshape(3, 3))
-            error[3:] = (goal * now.inv()).as_rotvec()
-            if np.abs(error).max() < 1e-9:
-                return
-            mujoco.mj_jacSite(model, data, jac[:3], jac[3:], self._site)
-            data.qpos[:] += jac.T @ np.linalg.solve(jac @ jac.T + 1e-9 * np.eye(6), error)
-        raise UserError(
-            'the simulated arm cannot start there',
-            f'no joint angles reach {np.round(pose.position, 3).tolist()} m',
-            'choose a start within the workspace of the task',
-        )

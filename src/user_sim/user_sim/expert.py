@@ -1,14 +1,17 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""A scripted demonstrator for the peg task, as slow and hesitant as a person.
+"""Scripted demonstrators, as slow and hesitant as a person.
 
-It knows what a policy knows: the 19 observed values, and nothing of the true hole.
+They know what a policy knows: the 19 observed values, and nothing of what is hidden.
 """
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+
+from user_core import config as schema
+from user_core.errors import UserError
 
 FORCE = slice(1, 4)
 POSITION = slice(7, 10)
@@ -18,7 +21,7 @@ _RIM_Z_M = -0.028  # task frame, z down: the tip touches the block's top here
 
 
 class Expert:
-    """Hover, align, lower until it touches, feel for the hole in a growing spiral, push in.
+    """What all have in common: pauses, a trembling hand, a tool held as the task's frame is.
 
     Actions are in [-1, 1] of `scale_m` and `scale_rad`, relative to the observed pose.
     """
@@ -29,15 +32,9 @@ class Expert:
         self.reset()
 
     def reset(self) -> None:
-        """Begin an episode: a new aim, a new temper."""
-        rng = self._rng
-        self._speed = rng.uniform(0.35, 0.6)
-        self._aim = rng.normal(0.0, 0.0008, 2)
-        self._angle, self._turns = rng.uniform(0, 2 * np.pi), 0.0
-        self._way = rng.choice((-1.0, 1.0))
-        self._pause_n, self._lift_n = int(rng.integers(3, 8)), 0
-        self._stage = 'approach'
-        self._search_n = 0
+        """Begin an episode: a new temper."""
+        self._speed = self._rng.uniform(0.35, 0.6)
+        self._pause_n = 0
 
     def __call__(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
         """Answer one observation (19,) with one action (6,)."""
@@ -51,11 +48,34 @@ class Expert:
         rotation = state[ROTATION].astype(float)
         action = np.zeros(6)
         action[3:] = -0.6 * rotation / self._scale_rad
-        action[:3] = getattr(self, f'_{self._stage}')(force, position, rotation)
+        action[:3] = self._move(force, position, rotation)
         limit = np.array([self._speed] * 6)
         action = np.clip(action, -limit, limit)
         action += rng.normal(0.0, 0.12, 6) * (1, 1, 0.6, 0.5, 0.5, 0.5)
         return np.clip(action, -1.0, 1.0).astype(np.float32)
+
+    def _move(self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+        """The translation it has in mind (3,), before its limits."""
+        raise NotImplementedError
+
+
+class PegExpert(Expert):
+    """Hover, align, lower until it touches, feel for the hole in a growing spiral, push in."""
+
+    def reset(self) -> None:
+        """Begin an episode: a new aim, a new temper."""
+        super().reset()
+        rng = self._rng
+        self._aim = rng.normal(0.0, 0.0008, 2)
+        self._angle, self._turns = rng.uniform(0, 2 * np.pi), 0.0
+        self._way = rng.choice((-1.0, 1.0))
+        self._pause_n, self._lift_n = int(rng.integers(3, 8)), 0
+        self._stage = 'approach'
+        self._search_n = 0
+
+    def _move(self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+        move: np.ndarray = getattr(self, f'_{self._stage}')(force, position, rotation)
+        return move
 
     def _approach(
         self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray
@@ -100,3 +120,45 @@ class Expert:
         if force[2] > 14.0 and self._rng.random() < 0.3:
             self._lift_n = 2
         return np.r_[-0.02 * force[:2], 0.3]
+
+
+class ReachExpert(Expert):
+    """Come near in an arc, look again, creep onto the goal."""
+
+    def reset(self) -> None:
+        """Begin an episode: a new aim, a new detour, a new temper."""
+        super().reset()
+        rng = self._rng
+        self._aim = rng.normal(0.0, 0.002, 3)
+        self._detour = rng.normal(0.0, 0.01, 3)
+        self._pause_n = int(rng.integers(0, 3))
+        self._near = False
+
+    def _move(self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+        off = self._aim - position
+        far = float(np.linalg.norm(off))
+        if not self._near and far < 0.03:
+            self._near = True
+            self._pause_n = int(self._rng.integers(1, 4))
+        if self._near:
+            return np.asarray(np.clip(0.5 * off / self._scale_m, -0.3, 0.3))
+        return np.asarray(0.7 * (off + min(1.0, far / 0.1) * self._detour) / self._scale_m)
+
+
+EXPERTS: dict[str, type[Expert]] = {'peg': PegExpert, 'reach': ReachExpert}
+"""The demonstrator of each `task.kind`."""
+
+
+def make_expert(task: schema.Task, seed: int) -> Expert:
+    """The demonstrator of the task.
+
+    Raises:
+        UserError: nobody wrote one.
+    """
+    if task.kind not in EXPERTS:
+        raise UserError(
+            f'there is no scripted demonstrator for task kind {task.kind!r}',
+            f'there is one for: {", ".join(sorted(EXPERTS))}',
+            'choose another one as cells.<cell>.teleop.kind',
+        )
+    return EXPERTS[task.kind](seed, task.scale_m, task.scale_rad)

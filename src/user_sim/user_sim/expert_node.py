@@ -11,7 +11,7 @@ from user_msgs.msg import Action, Observation
 
 from user_core.messages import floats, numbers, stamp
 from user_core.node import Shell, run_node
-from user_sim.expert import Expert
+from user_sim.expert import make_expert
 
 
 class ExpertNode:
@@ -19,8 +19,7 @@ class ExpertNode:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        task = shell.config.task
-        self.expert = Expert(shell.config.seed, task.scale_m, task.scale_rad)
+        self.expert = make_expert(shell.config.task, shell.config.seed)
         self.action = Action(source=Action.SOURCE_SCRIPT, horizon=1, dimension=6)
         self.answered = (0, 0)
         self.answers = 0

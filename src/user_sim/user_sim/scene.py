@@ -8,10 +8,17 @@ World = the arm's base frame. The block is a mocap body, so that its pose is dat
 from __future__ import annotations
 
 from importlib.util import find_spec
+import math
 from pathlib import Path
 import xml.etree.ElementTree as ET
 
+import mujoco
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from user_core.arm_config import PegScene
 from user_core.errors import UserError
+from user_core.geometry import Array, Pose
 
 HOLE_DEPTH_M = 0.04
 PEG_LENGTH_M = 0.06
@@ -23,6 +30,7 @@ HOME_Q_RAD = (0.0, -0.3, 0.0, -2.2, 0.0, 1.9, 0.785)
 
 _TCP_Z = 0.1034  # Franka hand: flange of the hand to the TCP
 _PALM_TO_FINGER_M = 0.0584
+_SHELL = '.85 .85 .87 1'
 
 
 def fr3_path() -> Path:
@@ -44,6 +52,7 @@ def peg_scene(
     friction: float = 0.3,
     edge_m: float = 0.0,
     visual: bool = False,
+    drawn: bool = False,
 ) -> str:
     """MJCF of the scene.
 
@@ -54,6 +63,8 @@ def peg_scene(
         friction: sliding friction between peg and block.
         edge_m: radius of the broken edges at the peg's tip; 0 leaves them sharp.
         visual: keep the arm's visual meshes (slow to load and to draw; physics is the same).
+        drawn: keep the links' coarse meshes, touching nothing, and add floor and lights: what a
+            camera sees at a tenth of the visual meshes' cost.
     """
     path = fr3_path()
     root = ET.parse(path).getroot()
@@ -61,7 +72,7 @@ def peg_scene(
     for section in ('actuator', 'tendon', 'equality', 'keyframe'):
         for element in root.findall(section):
             root.remove(element)
-    _strip(root, visual, peg_half_width_m)
+    _strip(root, visual, drawn, peg_half_width_m)
     contact = {
         'friction': f'{friction} 0.005 0.0001',
         'condim': '4',
@@ -70,6 +81,9 @@ def peg_scene(
     }
     _add_peg(root, peg_half_width_m, edge_m, contact)
     _add_block(_element(root, 'worldbody'), peg_half_width_m + clearance_m, contact)
+    _add_cameras(root)
+    if drawn:
+        _add_lights(root)
     return ET.tostring(root, encoding='unicode')
 
 
@@ -84,7 +98,7 @@ def _element(root: ET.Element, path: str) -> ET.Element:
     return found
 
 
-def _strip(root: ET.Element, visual: bool, peg_half_width_m: float) -> None:
+def _strip(root: ET.Element, visual: bool, drawn: bool, peg_half_width_m: float) -> None:
     used: set[str] = set()
     for body in root.iter('body'):
         name = body.get('name', '')
@@ -97,9 +111,12 @@ def _strip(root: ET.Element, visual: bool, peg_half_width_m: float) -> None:
         for geom in body.findall('geom'):
             kind = geom.get('class')
             link = name.startswith('fr3_link') and kind == 'collision'
-            if link or (kind == 'visual' and not visual):
+            if (link and not drawn) or (kind == 'visual' and not visual):
                 body.remove(geom)
-            elif 'mesh' in geom.attrib:
+                continue
+            if link:
+                geom.attrib.update(contype='0', conaffinity='0', rgba=_SHELL)
+            if 'mesh' in geom.attrib:
                 used.add(geom.attrib['mesh'])
     asset = _element(root, 'asset')
     for mesh in asset.findall('mesh'):
@@ -161,3 +178,75 @@ def _add_block(world: ET.Element, hole: float, contact: dict[str, str]) -> None:
         block, look, name='floor', type='box',
         size=f'{side} {side} 0.04', pos=f'0 0 {-HOLE_DEPTH_M - 0.04}',
     )  # fmt: skip
+
+
+def _add_cameras(root: ET.Element) -> None:
+    """`wrist` looks from the hand along the peg, `side` at the hole from the front left."""
+    hand, world = _element(root, ".//body[@name='hand']"), _element(root, 'worldbody')
+    x, y = HOLE_XY_M
+    ET.SubElement(
+        hand, 'camera', name='wrist', pos='0.07 0 0', xyaxes='0 1 0 0.94 0 0.34', fovy='70'
+    )
+    ET.SubElement(
+        world, 'camera', name='side', pos=f'{x + 0.35} {y - 0.35} 0.35',
+        xyaxes='0.707 0.707 0 -0.35 0.35 0.87', fovy='55',
+    )  # fmt: skip
+
+
+def _add_lights(root: ET.Element) -> None:
+    world = _element(root, 'worldbody')
+    _geom(world, {'contype': '0', 'conaffinity': '0'}, type='plane', size='2 2 0.1',
+          rgba='.45 .5 .55 1')  # fmt: skip
+    for where in ('2 -1.5 3', '-2 1.5 2.5'):
+        ET.SubElement(
+            world, 'light', pos=where, dir=' '.join(str(-float(v)) for v in where.split()),
+            directional='true', diffuse='.5 .5 .5', castshadow='false',
+        )  # fmt: skip
+
+
+def place_block(data: mujoco.MjData, errors: PegScene, rng: np.random.Generator) -> None:
+    """Puts the block where it is up to the errors that nobody observes."""
+    x, y = rng.uniform(-errors.hole_error_m, errors.hole_error_m, 2)
+    yaw = rng.uniform(-errors.hole_error_rad, errors.hole_error_rad)
+    data.mocap_pos[0] = HOLE_XY_M[0] + x, HOLE_XY_M[1] + y, RIM_Z_M
+    data.mocap_quat[0] = math.cos(yaw / 2), 0.0, 0.0, math.sin(yaw / 2)
+
+
+def place_peg(
+    model: mujoco.MjModel, centred: Array, errors: PegScene, rng: np.random.Generator
+) -> None:
+    """Puts the peg between the fingers: they centre it, but it may have slid and turned in their
+    plane. `centred` (3,) is its body's position in the hand without an error.
+    """
+    slide = rng.uniform(-errors.grasp_error_m, errors.grasp_error_m, 2)
+    turn = rng.uniform(-errors.grasp_error_rad, errors.grasp_error_rad)
+    peg = model.body('peg').id
+    model.body_pos[peg] = centred + np.array([slide[0], 0.0, slide[1]])
+    model.body_quat[peg] = math.cos(turn / 2), 0.0, math.sin(turn / 2), 0.0
+
+
+def solve_ik(model: mujoco.MjModel, data: mujoco.MjData, site: int, pose: Pose) -> None:
+    """Writes joint angles that put the site at the pose into qpos.
+
+    Damped least squares from home to 1e-9; the law's null space keeps near home too.
+
+    Raises:
+        UserError: no joint angles reach it.
+    """
+    data.qpos[:] = HOME_Q_RAD
+    goal, jac, error = pose.rotation, np.zeros((6, 7)), np.zeros(6)
+    for _ in range(50):
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        error[:3] = pose.position - data.site_xpos[site]
+        now = Rotation.from_matrix(data.site_xmat[site].reshape(3, 3))
+        error[3:] = (goal * now.inv()).as_rotvec()
+        if np.abs(error).max() < 1e-9:
+            return
+        mujoco.mj_jacSite(model, data, jac[:3], jac[3:], site)
+        data.qpos[:] += jac.T @ np.linalg.solve(jac @ jac.T + 1e-9 * np.eye(6), error)
+    raise UserError(
+        'the simulated arm cannot start there',
+        f'no joint angles reach {np.round(pose.position, 3).tolist()} m',
+        'choose a start within the workspace of the task',
+    )
