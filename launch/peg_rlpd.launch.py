@@ -28,7 +28,7 @@ def nodes(context):
             **{key: n[key] for key in ('package', 'executable', 'name', 'namespace', 'respawn')},
             additional_env=n['env'], output='screen', respawn_delay=1.0,
             parameters=[{k: Value(v, value_type=str)} for k, v in n['parameters'].items()],
-            prefix=f'nice -n {n["nice"]}' if n['nice'] else None,
+            prefix=f'nice -n {n["nice"]}', sigterm_timeout=f'{5 + n["end_s"]}',
             on_exit=None if n['respawn'] else Shutdown(reason=f'{n["name"]} has ended'),
         )
         for n in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

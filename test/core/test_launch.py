@@ -16,8 +16,9 @@ from user_core.plan import plan
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / 'launch' / 'peg_rlpd.launch.py'
+VIEW = ROOT / 'launch' / 'view.launch.py'
 
-# What the launch file uses of launch and launch_ros, as plain records. `-S -E` leaves the
+# What the launch files use of launch and launch_ros, as plain records. `-S -E` leaves the
 # interpreter with the standard library alone, and the blocker proves that it needs no more.
 STUBS = """
 import importlib.util, json, sys, types
@@ -71,18 +72,22 @@ print(json.dumps([plain(n.kwargs) for n in nodes]))
 """
 
 
-def launched(tmp_path: Path, *arguments: str) -> list[dict]:
+def launched(tmp_path: Path, *arguments: str, file: Path = FILE) -> list[dict]:
     """What the launch file would start, read in a bare interpreter."""
     prefix = tmp_path / 'prefix'
-    user = prefix / 'lib' / 'user_core' / 'user'
-    user.parent.mkdir(parents=True)
-    user.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m user_core.cli "$@"\n')
-    user.chmod(0o755)
+    for name, module in (
+        ('user_core/user', 'user_core.cli'),
+        ('user_robot/view', 'user_robot.view_node'),
+    ):
+        script = prefix / 'lib' / name
+        script.parent.mkdir(parents=True)
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {module} "$@"\n')
+        script.chmod(0o755)
     bare = {'PATH': os.environ['PATH'], 'AMENT_PREFIX_PATH': str(prefix)}
     if 'LD_LIBRARY_PATH' in os.environ:
         bare['LD_LIBRARY_PATH'] = os.environ['LD_LIBRARY_PATH']
     done = subprocess.run(
-        [sys._base_executable, '-S', '-E', '-c', STUBS, str(FILE), *arguments],
+        [sys._base_executable, '-S', '-E', '-c', STUBS, str(file), *arguments],
         env=bare, cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -103,7 +108,8 @@ def test_the_launch_file_starts_the_nodes_of_the_plan_without_our_libraries(tmp_
         for key in ('package', 'executable', 'name', 'namespace', 'respawn'):
             assert node[key] == getattr(spec, key)
         assert node['additional_env'] == dict(spec.env)
-        assert node['prefix'] == (f'nice -n {spec.nice}' if spec.nice else None)
+        assert node['prefix'] == f'nice -n {spec.nice}'
+        assert float(node['sigterm_timeout']) >= 5 + spec.end_s
         values = {k: v for given in node['parameters'] for k, v in given.items()}
         assert values == {
             'config': config.to_json(),
@@ -131,8 +137,25 @@ def test_the_arm_argument_and_a_machine_reach_the_plan(tmp_path):
     }
 
 
-def test_the_launch_file_is_thin():
-    assert len(FILE.read_text().splitlines()) <= 40
+@pytest.mark.needs_ros
+def test_the_view_shows_any_cell_with_its_robot_and_frames_of_its_name(tmp_path):
+    pytest.importorskip('user_msgs.action')
+    state, view, rviz = launched(tmp_path, 'cell:=left', 'arm:=franka_sim', file=VIEW)
+    assert state['namespace'] == view['namespace'] == 'left'
+    assert (view['package'], view['executable']) == ('user_robot', 'view')
+    (model,) = state['parameters']
+    assert model['frame_prefix'] == 'left/'
+    assert 'name="joint7"' in model['robot_description']
+    page = Path(rviz['arguments'][1])
+    text = page.read_text()
+    page.unlink()
+    assert '/left/markers' in text
+    assert 'arm0/' not in text
+
+
+@pytest.mark.parametrize('file', [FILE, VIEW])
+def test_a_launch_file_is_thin(file):
+    assert len(file.read_text().splitlines()) <= 40
 
 
 @pytest.mark.needs_launch
