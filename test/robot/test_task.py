@@ -1,8 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The peg task: where it starts, what it sees, when it is done, how it goes back."""
+"""What every task promises: its starts, what it sees, the constants that ride in the weights."""
 
-import math
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,140 +14,107 @@ from user_core.errors import UserError
 from user_core.geometry import from_relative, relative
 from user_core.outcome import Boundary
 from user_robot.arm import ArmState
-from user_robot.task import PEG_STATE, PegTask
+from user_robot.task import TASKS, TCP_STATE, make_task
 
-TASK = PegTask(schema.PegTask())
+CONFIGS = {'peg': schema.PegTask(), 'reach': schema.ReachTask()}
+MADE = {kind: make_task(config) for kind, config in CONFIGS.items()}
+every_task = pytest.mark.parametrize('task', MADE.values(), ids=MADE)
 seeds = st.integers(0, 2**63)
 
 
-def state(position=(0.0, 0.0, 0.0), rotation=(0.0, 0.0, 0.0), peak=0.0, wrench=None, twist=None):
-    """An arm state at a pose given in the task's frame."""
+def at(pose, wrench=None, twist=None):
+    """An arm state at this pose (base frame), at rest and without contact unless said."""
     zero = np.zeros(6)
     return ArmState(
-        from_relative(TASK.frame, np.array(position), np.array(rotation)),
-        zero if twist is None else twist,
-        zero if wrench is None else wrench,
-        np.zeros(7), np.zeros(7), np.zeros(7), 0.016, 0.0, peak,
+        pose, zero if twist is None else twist, zero if wrench is None else wrench,
+        np.zeros(7), np.zeros(7), np.zeros(7), 0.016, 0.0, 0.0,
     )  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
-@given(seeds)
-def test_no_episode_begins_in_success(seed):
-    start = TASK.start(seed)
-    begun = state(*relative(TASK.frame, start))
-    assert not TASK.success(begun)
-    assert TASK.judge(begun, begun, 1) == (0.0, False, Boundary.NONE)
+def test_every_kind_of_task_that_a_page_can_choose_is_made():
+    assert set(TASKS) == set(CONFIGS)
+    assert {kind: type(task).__name__ for kind, task in MADE.items()} == {
+        'peg': 'PegTask',
+        'reach': 'ReachTask',
+    }
 
 
+def test_a_task_that_does_not_exist_lists_the_good_ones():
+    with pytest.raises(UserError, match='peg, reach'):
+        make_task(SimpleNamespace(kind='fold'))
+
+
+@every_task
 @settings(max_examples=200, deadline=None)
-@given(seeds)
-def test_a_start_is_the_same_for_the_same_seed_and_inside_the_start_box(seed):
-    position, rotation = relative(TASK.frame, TASK.start(seed))
-    again, _ = relative(TASK.frame, TASK.start(seed))
-    np.testing.assert_array_equal(position, again)
-    assert np.abs(position[:2]).max() <= 0.05
-    assert position[2] == pytest.approx(-0.10)
-    assert np.abs(rotation[:2]).max() < 1e-6
-    assert abs(rotation[2]) <= math.radians(30) + 1e-9
+@given(seed=seeds)
+def test_no_episode_begins_in_success(task, seed):
+    begun = at(task.start(seed))
+    assert not task.success(begun)
+    assert task.judge(begun, begun, 1) == (0.0, False, Boundary.NONE)
 
 
-def test_starts_fill_the_box():
-    found = np.array([relative(TASK.frame, TASK.start(seed))[0][:2] for seed in range(300)])
-    assert (found.min(0) < -0.04).all()
-    assert (found.max(0) > 0.04).all()
+@every_task
+@settings(max_examples=50, deadline=None)
+@given(seed=seeds)
+def test_a_start_is_the_same_for_the_same_seed_and_another_for_another(task, seed):
+    start, again, other = task.start(seed), task.start(seed), task.start(seed + 1)
+    np.testing.assert_array_equal(start.position, again.position)
+    np.testing.assert_array_equal(start.quaternion, again.quaternion)
+    assert np.linalg.norm(start.position - other.position) > 0
 
 
-def test_inserting_the_peg_is_success_and_ends_the_task():
-    assert TASK.judge(state((0, 0, -0.03)), state((0.001, 0, -0.009)), 7) == (
-        1.0, True, Boundary.SUCCESS,
-    )  # fmt: skip
+@every_task
+def test_the_frame_is_the_goal_and_the_way_to_a_start_ends_there(task):
+    goal, start = at(task.frame), task.start(1)
+    assert task.success(goal)
+    assert task.distance(goal) == 0.0
+    assert task.distance(at(start)) > 0.05
+    assert task.reset_path(task.frame, start)[-1] is start
 
 
-@pytest.mark.parametrize(
-    'pose',
-    [
-        {'position': (0.0, 0.0, -0.028)},
-        {'position': (0.0, 0.0, -0.011)},
-        {'position': (0.008, 0.0, 0.0)},
-        {'rotation': (0.0, 0.0, math.pi)},
-        {'rotation': (math.pi, 0.0, 0.0)},
-        {'rotation': (0.0, 0.0, math.pi / 2)},
-        {'rotation': (0.0, 0.25, 0.0)},
-        {'position': (0.0, 0.0, 0.02)},
-    ],
-    ids=[
-        'on the rim',
-        'too shallow',
-        'beside',
-        'half a turn',
-        'upside down',
-        'quarter',
-        'tilted',
-        'below',
-    ],
-)
-def test_a_peg_that_is_not_in_the_hole_as_it_should_be_is_no_success(pose):
-    assert not TASK.success(state(**pose))
-
-
-def test_the_last_step_without_success_is_a_timeout_and_not_an_end_of_the_task():
-    task = PegTask(schema.PegTask(max_steps=5))
-    away = state((0.0, 0.0, -0.05))
-    assert task.judge(away, away, 4)[2] is Boundary.NONE
-    assert task.judge(away, away, 5) == (0.0, False, Boundary.TIMEOUT)
-
-
-def test_pressing_hard_costs_reward_where_the_config_says_so():
-    task = PegTask(schema.PegTask(force_penalty_per_n=0.01, force_free_n=20.0))
-    away = state((0.0, 0.0, -0.05))
-    assert task.judge(away, state((0.0, 0.0, -0.05), peak=30.0), 1)[0] == pytest.approx(-0.1)
-    assert task.judge(away, state((0.0, 0.0, -0.05), peak=20.0), 1)[0] == 0.0
-    assert task.judge(away, state(peak=50.0), 1)[0] == pytest.approx(0.7)
-
-
-def test_the_observed_state_is_in_the_axes_of_the_task():
+@every_task
+def test_the_observed_state_is_in_the_axes_of_the_task(task):
     push = np.r_[
-        TASK.frame.rotation.apply([1.0, 2.0, 3.0]), TASK.frame.rotation.apply([4.0, 5.0, 6.0])
+        task.frame.rotation.apply([1.0, 2.0, 3.0]), task.frame.rotation.apply([4.0, 5.0, 6.0])
     ]
-    seen = TASK.observe(state((0.01, -0.02, -0.1), (0.0, 0.1, 0.4), wrench=push, twist=2 * push))
+    pose = from_relative(task.frame, np.array([0.01, -0.02, -0.1]), np.array([0.0, 0.1, 0.4]))
+    seen = task.observe(at(pose, wrench=push, twist=2 * push))
     assert seen.dtype == np.float32
-    assert seen.shape == (19,) == (len(PEG_STATE),)
+    assert seen.shape == (19,) == (len(TCP_STATE),)
     np.testing.assert_allclose(seen[1:7], [1, 2, 3, 4, 5, 6], atol=1e-6)
     np.testing.assert_allclose(seen[7:13], [0.01, -0.02, -0.1, 0.0, 0.1, 0.4], atol=1e-6)
     np.testing.assert_allclose(seen[13:], [2, 4, 6, 8, 10, 12], atol=1e-5)
     assert seen[0] == pytest.approx(0.016)
 
 
-def test_every_observed_value_has_a_name_and_a_finite_scale():
-    spec = TASK.spec
-    assert len(spec.names) == len(set(spec.names)) == 19
+@every_task
+def test_two_poses_in_turn_are_each_seen_where_they_are(task):
+    poses = [task.start(1), task.start(2)]
+    for pose in (*poses, *poses):
+        expected = np.concatenate(relative(task.frame, pose))
+        np.testing.assert_allclose(task.observe(at(pose))[7:13], expected, atol=1e-6)
+
+
+@every_task
+def test_every_observed_value_has_a_name_and_a_finite_scale(task):
+    spec = task.spec
+    assert spec.names == TCP_STATE
+    assert len(set(spec.names)) == 19
     assert spec.mean.shape == spec.scale.shape == spec.squash.shape == (19,)
     assert (spec.scale > 0).all()
     assert spec.fine_index.shape == spec.fine_mean.shape == spec.fine_scale.shape
-    assert [spec.names[i] for i in spec.fine_index] == list(PEG_STATE[7:13])
-    assert spec.mean[9] == pytest.approx(-0.05)
     assert (spec.fine_scale > 0).all()
-    assert [n for n, s in zip(spec.names, spec.squash, strict=True) if s] == list(PEG_STATE[1:7])
+    assert [n for n, s in zip(spec.names, spec.squash, strict=True) if s] == list(TCP_STATE[1:7])
 
 
-@settings(max_examples=200, deadline=None)
-@given(seeds, st.tuples(*[st.floats(-1, 1)] * 3), st.tuples(*[st.floats(-0.2, 0.2)] * 3))
-def test_a_reset_leaves_the_hole_before_it_moves_sideways(seed, where, turn):
-    current = from_relative(TASK.frame, np.array(where) * (0.06, 0.06, 0.11), np.array(turn))
-    start = TASK.start(seed)
-    path = TASK.reset_path(current, start)
-    assert path[-1] is start
-    begin, rotation = relative(TASK.frame, current)
-    first, turned = relative(TASK.frame, path[0])
-    if begin[2] > -0.05:
-        np.testing.assert_allclose(first[:2], begin[:2], atol=1e-9)
-        np.testing.assert_allclose(turned, rotation, atol=1e-7)
-        assert first[2] == pytest.approx(-0.05)
-    else:
-        assert len(path) == 1
+@every_task
+def test_a_start_and_the_goal_are_of_the_size_of_one_for_the_network(task):
+    for pose in (task.frame, *(task.start(seed) for seed in range(20))):
+        seen = (task.observe(at(pose)) - task.spec.mean) / task.spec.scale
+        assert np.abs(seen).max() < 3
 
 
-def test_a_start_that_would_already_be_success_is_refused():
-    with pytest.raises(UserError, match='begin in success'):
-        PegTask(schema.PegTask(start_height_m=0.008))
+def test_the_fine_values_are_those_in_which_millimetres_decide():
+    fine = {k: [t.spec.names[i] for i in t.spec.fine_index] for k, t in MADE.items()}
+    assert fine == {'peg': list(TCP_STATE[7:13]), 'reach': list(TCP_STATE[7:10])}
+    assert MADE['peg'].spec.mean[9] == pytest.approx(-0.05)
