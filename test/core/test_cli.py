@@ -14,7 +14,7 @@ import time
 import pytest
 import rclpy
 
-from user_core import check, cli, run_folder
+from user_core import check, check_arm, cli, run_folder
 from user_core.config import load
 from user_core.errors import UserError
 from user_core.plan import plan
@@ -212,3 +212,96 @@ def test_a_run_of_one_machine_keeps_off_the_network_unless_told_otherwise(monkey
     monkeypatch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'SUBNET')
     cli.stay_on_this_machine(load('peg_rlpd'))
     assert os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] == 'SUBNET'
+
+
+# ---------------------------------------------------------------------- fragments, people, arms
+
+
+def fragment(folder: Path, text: str) -> str:
+    file = folder / 'lab.yaml'
+    file.write_text(text)
+    return f'with={file}'
+
+
+def test_a_fragment_lies_over_the_page_and_under_the_settings(tmp_path):
+    lab = fragment(
+        tmp_path,
+        'cells: {arm0: {safety: {box_min_m: [-0.1, -0.1, -0.2]}}}\n'
+        'task: {start_height_m: 0.15, start_xy_m: 0.02}\n',
+    )
+    plain = load('peg_rlpd')
+    config = load('peg_rlpd', ['task.start_xy_m=0.03', lab])
+    assert config.cells['arm0'].safety.box_min_m == (-0.1, -0.1, -0.2)
+    assert config.cells['arm0'].safety.box_max_m == plain.cells['arm0'].safety.box_max_m
+    assert (config.task.start_height_m, config.task.start_xy_m) == (0.15, 0.03)
+    assert config.task.scale_m == plain.task.scale_m
+    assert load('peg_rlpd', ['with=']) == plain
+
+
+def test_what_a_fragment_says_of_a_franka_waits_until_one_is_chosen(tmp_path, capsys):
+    lab = fragment(tmp_path, 'cells: {arm0: {arm: {load_kg: 0.3}}}')
+    assert load('peg_rlpd', [lab, 'arm=franka']).cells['arm0'].arm.load_kg == 0.3
+    said = refused(capsys, 'plan', 'peg_rlpd', lab)
+    assert f'{tmp_path}/lab.yaml: cells.arm0.arm.load_kg belongs to kind' in said
+
+
+@pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+        ('task: {start_hight_m: 0.1}', 'did you mean task.start_height_m'),
+        ('task: {frame: {position_m: [a, 0, 0]}}', 'task.frame.position_m.0 is a'),
+        ('cells: {arm0: {safety: {box_min_m: [1, 1, 1]}}}', 'below box_max_m'),
+        ('task: 3', 'task'),
+        ('task: {a: 1}\ntask: {b: 1}', 'line 2'),
+        ('- 1', 'no configuration'),
+    ],
+)
+def test_a_mistake_in_a_fragment_names_the_fragment(tmp_path, capsys, text, words):
+    said = refused(capsys, 'plan', 'peg_rlpd', fragment(tmp_path, text))
+    assert f'{tmp_path}/lab.yaml' in said
+    assert words in said
+
+
+def test_a_fragment_that_is_not_there_is_named(capsys):
+    assert 'no fragment nowhere.yaml' in refused(capsys, 'plan', 'peg_rlpd', 'with=nowhere.yaml')
+
+
+def test_a_run_whose_cells_ask_nobody_needs_no_ready(tmp_path, capsys):
+    folder = run_folder.create(load('peg_rlpd', [f'runs={tmp_path}']), 'mine')
+    assert 'cells.arm0.ready=ask' in refused(capsys, 'ready', '--run', str(folder))
+    assert 'no cell arm9' in refused(capsys, 'ready', 'arm9', '--run', str(folder))
+
+
+def test_a_check_of_the_arm_that_dies_is_told(tmp_path, monkeypatch, capsys):
+    program = tmp_path / 'arm_check'
+    program.write_text('#!/bin/sh\necho driver chatter\nexit 7\n')
+    program.chmod(0o755)
+    monkeypatch.setattr(check_arm, 'find_executable', lambda package, name: program)
+    lines = list(check_arm.arms(load('peg_rlpd'), None, move=False))
+    assert lines == [(False, 'arm0: the check of its arm failed with exit code 7.')]
+
+
+def test_a_check_shows_every_verdict_and_fails_with_the_bad_ones(tmp_path, monkeypatch, capsys):
+    program = tmp_path / 'arm_check'
+    program.write_text(
+        '#!/bin/sh\necho \'{"good": true, "text": "fine"}\'\n'
+        'echo \'{"good": false, "text": "It is off. Switch it on."}\'\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(check_arm, 'find_executable', lambda package, name: program)
+    assert cli.main(['check', 'peg_rlpd']) == 2
+    said = capsys.readouterr()
+    assert 'arm0: fine' in said.out
+    assert said.err == 'arm0: It is off. Switch it on.\n'
+    assert 'all is well' not in said.out
+
+
+def test_teach_takes_a_page_or_none_and_refuses_what_cannot_be_taught(tmp_path):
+    out = f'out={tmp_path}/lab.yaml'
+    done = user('teach', 'peg', out, 'reach=9')
+    assert (done.returncode, 'Reach is below 2 m' in done.stderr) == (2, True)
+    done = user('teach', 'peg', 'arx_reach', out)
+    assert done.returncode == 2
+    assert done.stderr.strip().lower() == (
+        'arx_reach holds a task of kind reach. peg can be taught.'
+    )

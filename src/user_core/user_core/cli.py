@@ -1,9 +1,10 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The `user` command: run, plan, check, eval, status.
+"""The `user` command: run, plan, check, eval, status, ready, teach.
 
 Settings are `key=value`; besides the page's own keys, `run=NAME` names the run folder,
-`machine=NAME` starts only that machine's part, `arm=KIND` chooses every cell's arm.
+`machine=NAME` starts only that machine's part, `only=arm` only the arms and their devices,
+`arm=KIND` chooses every cell's arm, `with=FILE` puts a fragment over the page.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from pathlib import Path
 import sys
 from typing import Any
 
-from user_core import check, run_folder
+from user_core import check, check_arm, run_folder
 from user_core.config import RunConfig, config_hash, load
 from user_core.errors import UserError
-from user_core.plan import plan, plan_json
+from user_core.plan import part_of, plan, plan_json
 from user_core.runner import Process, Supervisor, find_executable, may_have, processes
 
 CURVES = 'tensorboard'
@@ -82,7 +83,17 @@ def _parser() -> argparse.ArgumentParser:
     added.add_argument('run', help='run folder, its name, or latest')
     added.add_argument('settings', nargs='*', metavar='key=value', help='e.g. episodes=20')
     added = verb('status', _status, 'Say what a run is doing')
-    added.add_argument('run', nargs='?', help='run folder or its name; the latest if left out')
+    latest = 'run folder or its name; the latest if left out'
+    added.add_argument('run', nargs='?', help=latest)
+    added = verb('ready', _ready, 'Say that the scene is ready for the next episode')
+    added.add_argument('cell', nargs='?', help='its name; every cell that asks if left out')
+    added.add_argument('--run', help=latest)
+    added = verb('teach', _teach, 'Guide the arm and record a task into a fragment of a page')
+    added.add_argument('task', choices=['peg'])
+    added.add_argument(
+        'settings', nargs='*', metavar='[config] key=value',
+        help='page (peg_rlpd if left out), then its settings, out=FILE, overwrite=yes, ...',
+    )  # fmt: skip
     return parser
 
 
@@ -94,7 +105,7 @@ def _take(settings: Sequence[str], *own: str) -> tuple[list[str], dict[str, str]
 
 
 def _run(options: argparse.Namespace) -> int:
-    settings, own = _take(options.settings, 'run', 'machine')
+    settings, own = _take(options.settings, 'run', 'machine', 'only')
     return _start(load(options.config, settings), own)
 
 
@@ -112,6 +123,8 @@ def _eval(options: argparse.Namespace) -> int:
 def _start(config: RunConfig, own: dict[str, str]) -> int:
     machine = own.get('machine')
     nodes = plan(config, machine)
+    if 'only' in own:
+        nodes = part_of(nodes, own['only'].split(','))
     stay_on_this_machine(config)
     if machine and len(config.machines) > 1 and 'run' not in own:
         raise UserError(
@@ -157,8 +170,8 @@ def _plan(options: argparse.Namespace) -> None:
     print(text)
 
 
-def _check(options: argparse.Namespace) -> None:
-    settings, own = _take(options.settings, 'run', 'machine')
+def _check(options: argparse.Namespace) -> int:
+    settings, own = _take(options.settings, 'run', 'machine', 'move')
     config = load(options.config, settings)
     machine = own.get('machine')
     nodes = plan(config, machine)
@@ -174,7 +187,14 @@ def _check(options: argparse.Namespace) -> None:
     print(check.disk(config))
     print(check.port(config))
     print(check.domain(config, machine))
+    wrong = 0
+    for good, text in check_arm.arms(config, machine, move=own.get('move') == 'yes'):
+        wrong += not good
+        print(text, flush=True, file=sys.stdout if good else sys.stderr)
+    if wrong:
+        return 2
     print('all is well')
+    return 0
 
 
 def _status(options: argparse.Namespace) -> None:
@@ -199,6 +219,22 @@ def _status(options: argparse.Namespace) -> None:
     width = max((len(name) for name in nodes), default=0) + 1
     for name, node in nodes.items():
         print(f'  {_age(node)}  {name + ":":{width}} {_says(name, node)}')
+
+
+def _ready(options: argparse.Namespace) -> None:
+    from user_core.ready import tell  # ROS is slow to import
+
+    config = load(run_folder.find(options.run))
+    stay_on_this_machine(config)
+    print(tell(config, options.cell))
+
+
+def _teach(options: argparse.Namespace) -> None:
+    settings = options.settings
+    named = bool(settings) and '=' not in settings[0]
+    page, rest = (settings[0], settings[1:]) if named else ('peg_rlpd', settings)
+    program = find_executable('user_robot', 'teach')
+    os.execv(program, [str(program), options.task, page, *rest])
 
 
 def _age(node: dict[str, Any]) -> str:

@@ -1,0 +1,64 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells cells that a person has prepared their scene; a cell with `ready: ask` waits for it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
+from std_srvs.srv import Trigger
+
+from user_core import topics
+from user_core.config import RunConfig
+from user_core.errors import UserError
+
+WITHIN_S = 5.0
+"""A living cell answers within this."""
+
+
+def tell(config: RunConfig, cell: str | None) -> str:
+    """Calls `ready` of one cell, or of every cell that asks; what they answered.
+
+    Raises:
+        UserError: no such cell, none that asks, one that does not answer or does not wait.
+    """
+    asking = [name for name, c in config.cells.items() if c.ready == 'ask']
+    if cell and cell not in config.cells:
+        raise UserError(f'There is no cell {cell}', f'the run has {", ".join(config.cells)}')
+    if not asking or (cell and cell not in asking):
+        raise UserError(
+            f'Cell {cell} waits for nobody' if cell else 'No cell of this run waits for people',
+            'cells.<cell>.ready is auto',
+            'Start the run with cells.arm0.ready=ask',
+        )
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node(f'ready_{os.getpid()}', context=context, enable_rosout=False)
+    executor = SingleThreadedExecutor(context=context)
+    executor.add_node(node)
+    try:
+        answers = [_call(node, executor, name) for name in ([cell] if cell else asking)]
+    finally:
+        executor.shutdown()
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+    if refused := [text for done, text in answers if not done]:
+        raise UserError('; '.join(refused))
+    return '; '.join(text for _, text in answers)
+
+
+def _call(node: rclpy.node.Node, executor: SingleThreadedExecutor, cell: str) -> tuple[bool, str]:
+    client = node.create_client(Trigger, topics.name('ready', cell))
+    end = time.monotonic() + WITHIN_S
+    while not client.service_is_ready() and time.monotonic() < end:
+        executor.spin_once(0.05)
+    future = client.call_async(Trigger.Request())
+    while not future.done() and time.monotonic() < end:
+        executor.spin_once(0.05)
+    if not future.done():
+        return False, f'cell {cell} does not answer: see `user status`'
+    return bool(future.result().success), f'{cell}: {future.result().message}'

@@ -1,0 +1,95 @@
+# Copyright 2026 The USER authors
+# SPDX-License-Identifier: Apache-2.0
+"""What an arm needs around it without a run: its simulated device, or a place on a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+import ctypes
+import os
+from pathlib import Path
+import signal
+import subprocess
+import tempfile
+import time
+
+from user_core.config import RunConfig
+from user_core.errors import UserError
+from user_core.plan import DEVICES, plan
+from user_core.runner import PR_SET_PDEATHSIG, processes
+from user_robot.arm import Arm
+
+START_S, END_S = 30.0, 5.0
+
+
+@contextmanager
+def device(config: RunConfig, cell: str) -> Iterator[None]:
+    """Starts what a cell's `*_sim` arm talks to and ends it again; nothing for other kinds.
+
+    Raises:
+        UserError: it does not start.
+    """
+    executable = DEVICES.get(config.cells[cell].arm.kind)
+    if executable is None:
+        yield
+        return
+    nodes = [n for n in plan(config) if (n.executable, n.namespace) == (executable, f'/{cell}')]
+    with tempfile.TemporaryDirectory(prefix='user-teach-') as name:
+        folder = Path(name)
+        os.environ['USER_CAN_FOLDER'] = str(folder / 'can')
+        process = processes(nodes, config.to_json(), f'teach-{os.getpid()}', folder)[0]
+        log = folder / 'said.log'
+        libc = ctypes.CDLL(None)
+        with log.open('wb') as out:
+            child = subprocess.Popen(
+                process.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                env=os.environ | dict(process.env), process_group=0,
+                # It goes when we do, even by kill -9.
+                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+            )  # fmt: skip
+        try:
+            _await(child, log)
+            yield
+        finally:
+            child.send_signal(signal.SIGINT)
+            try:
+                child.wait(END_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+@contextmanager
+def graph(arm: Arm, cell: str) -> Iterator[None]:
+    """Takes an arm that lives on a ROS graph there; nothing for others. It is closed inside.
+
+    Raises:
+        UserError: the arm is not on the graph.
+    """
+    connect = getattr(arm, 'connect', None)
+    if connect is None:
+        yield
+        return
+    import rclpy
+    from rclpy.signals import SignalHandlerOptions
+
+    context = rclpy.Context()
+    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node('teach', namespace=f'/{cell}', context=context)
+    try:
+        connect(node)
+        yield
+    finally:
+        node.destroy_node()
+        rclpy.shutdown(context=context)
+
+
+def _await(child: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits for its first line."""
+    end = time.monotonic() + START_S
+    while not (said := log.read_text(errors='replace').strip()) or child.poll() is not None:
+        if child.poll() is not None or time.monotonic() > end:
+            why = said.splitlines()[-1].removeprefix('FATAL ') if said else 'it says nothing'
+            raise UserError('the simulated device does not start', why)
+        time.sleep(0.05)
