@@ -22,7 +22,10 @@ setup(
     entry_points={
         'console_scripts': [
             'arm = user_robot.arm_node:main',
+            'arm_check = user_robot.arm_check:main',
             'episode = user_robot.episode_node:main',
+            'view = user_robot.view_node:main',
+            'teach = user_robot.teach.main:main',
         ],
     },
 )

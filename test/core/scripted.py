@@ -71,6 +71,7 @@ def make(tmp_path: Path, *cells, learner=None, overrides=()) -> Run:
         tmp_path,
         named,
         learner or (lambda: LEARNER),
+        list,
         announced.get,
         lambda *_: None,
         lambda _: None,

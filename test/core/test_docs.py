@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the pages for people say can be typed, can be typed; what can be chosen, exists."""
 
+from importlib import import_module
 from pathlib import Path
 import re
-from typing import get_args
+from typing import Annotated, get_args, get_origin
 
 import pytest
 import yaml
@@ -17,7 +18,9 @@ from user_core.plan import plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / 'README.md', ROOT / 'Makefile', *sorted((ROOT / 'docs').glob('*.md'))]
-COMMAND = re.compile(r'\buser (run|plan|check|eval|status)((?: +[^\s`#|]+)*)')
+COMMAND = re.compile(r'\buser (run|plan|check|eval|status|ready|teach)((?: +[^\s`#|]+)*)')
+OWN = ('run', 'machine', 'episodes', 'only', 'move', 'with', 'out', 'overwrite', 'reach', 'force')
+"""Words of the commands' own, which are no keys of a page."""
 SET = re.compile(r'set:="([^"]+)"')
 NO_KIND = 'arm=any'
 """What is shown on purpose as a name that does not exist, so that the good ones are listed."""
@@ -33,7 +36,7 @@ def at_the_root(monkeypatch):
 def settings_of(words: list[str]) -> list[str]:
     """The page's own settings among a command's words."""
     given = [w for w in words if '=' in w and '$' not in w and '…' not in w and w != NO_KIND]
-    return cli._take(given, 'run', 'machine', 'episodes')[0]
+    return cli._take(given, *OWN)[0]
 
 
 def commands() -> list[tuple[str, str, list[str]]]:
@@ -93,21 +96,26 @@ def test_every_yaml_block_of_the_pages_for_people_is_valid():
 
 def kinds(part: type) -> list[str]:
     """The kinds of a part of a page."""
+    union = get_args(part)[0] if get_origin(part) is Annotated else part
     return [
-        k for m in (get_args(part) or (part,)) for k in get_args(m.model_fields['kind'].annotation)
+        k
+        for m in (get_args(union) or (union,))
+        for k in get_args(m.model_fields['kind'].annotation)
     ]
 
 
 def test_every_kind_of_arm_and_task_that_a_page_can_choose_is_there_and_no_other():
-    from user_robot.arm import ARMS, make_arm
+    from user_robot.arm import ARMS
     from user_robot.task import make_task
 
     assert sorted(kinds(schema.Arm)) == sorted(ARMS)
     for kind in kinds(schema.Arm):
-        config = load('peg_rlpd', [f'arm={kind}'])
-        assert make_arm(config.cells['arm0'].arm, 0.1).state().pose.isfinite()
-    for kind in kinds(schema.Task):
-        assert make_task(load('peg_rlpd', [f'task={{kind: {kind}}}']).task).spec.names
+        assert load('peg_rlpd', [f'arm={kind}']).cells['arm0'].arm.kind == kind
+        module, _, name = ARMS[kind].partition(':')
+        assert callable(getattr(import_module(module), name))
+    for page_name in ('peg_rlpd', 'arx_reach'):
+        assert make_task(load(page_name).task).spec.names
+    assert sorted(kinds(schema.Task)) == ['peg', 'reach']
 
 
 def test_every_kind_of_demonstrator_policy_and_algorithm_can_be_chosen():

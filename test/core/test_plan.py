@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from user_core import page
-from user_core.config import RunConfig, from_json
+from user_core.config import RunConfig, from_json, load
 from user_core.errors import UserError
-from user_core.plan import plan, plan_json
+from user_core.plan import part_of, plan, plan_json
 
 TWO = {
     'name': 'two',
@@ -100,3 +100,11 @@ def test_every_executable_of_the_plan_is_declared_by_its_package():
     for node in plan(configured()):
         declared = (root / node.package / 'setup.py').read_text()
         assert f"'{node.executable} = {node.package}." in declared
+
+
+def test_the_arms_alone_come_with_their_devices():
+    nodes = part_of(plan(load('peg_rlpd', ['arm=franka_sim'])), ['arm'])
+    assert [node.executable for node in nodes] == ['franka_server', 'arm']
+    assert [n.executable for n in part_of(plan(load('peg_rlpd')), ['arm'])] == ['arm']
+    with pytest.raises(UserError, match='The plan has no leg'):
+        part_of(nodes, ['leg'])

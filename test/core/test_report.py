@@ -159,3 +159,16 @@ def test_a_wilson_interval_lies_in_zero_to_one_and_holds_the_rate(trial):
     low, high = report.wilson(successes, n)
     assert 0 <= low <= successes / n + 1e-12
     assert successes / n - 1e-12 <= high <= 1
+
+
+def test_the_worst_arm_speaks_for_all_and_faults_add_up(tmp_path):
+    run = make(tmp_path, ScriptedCell())
+    assert report.report(run)['faults'] is None
+    one = {'period_p99_ms': 5.1, 'command_latency_p99_ms': 2.0, 'faults': 1.0, 'recoveries': 1.0}
+    two = {'period_p99_ms': 6.2, 'command_latency_p99_ms': 1.0, 'faults': 2.0, 'recoveries': 0.0}
+    run.arms = lambda: [one, two]
+    numbers = report.report(run)
+    assert numbers['arm_period_p99_ms'] == 6.2
+    assert numbers['command_latency_p99_ms'] == 2.0
+    assert (numbers['faults'], numbers['recoveries']) == (3, 1)
+    assert numbers['state_age_p99_ms'] is None

@@ -27,6 +27,8 @@ NODES = {
     'arm': 'user_robot.arm_node',
     'episode': 'user_robot.episode_node',
     'expert': 'user_sim.expert_node',
+    'franka_server': 'user_sim.franka.server',
+    'arx_bus': 'user_sim.arx.bus',
 }
 
 
@@ -131,7 +133,7 @@ class Graph:
     def start_all(self, *names: str) -> None:
         """The nodes of every cell; waits until they answer."""
         for cell in self.cells:
-            for name in names or NODES:
+            for name in names or ('arm', 'episode', 'expert'):
                 self.start(name, cell)
         self.ready()
 

@@ -8,7 +8,7 @@ asking first and an arm goes last, when nobody commands it any more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 import json
 from pathlib import Path
@@ -26,6 +26,11 @@ _KEEP_MEMORY = {
     'MALLOC_TOP_PAD_': '67108864',
 }
 
+ARM_END_S = 15.0
+"""An arm holds, parks and lets go within this."""
+DEVICES = {'franka_sim': 'franka_server', 'arx_sim': 'arx_bus'}
+"""The simulated device that an arm's driver talks to, by the arm's kind: a process without ROS."""
+
 
 @dataclass(frozen=True)
 class NodeSpec:
@@ -41,6 +46,7 @@ class NodeSpec:
         nice: added to the scheduling priority; negative is more urgent.
         env: added to the environment.
         required: the run ends when it is gone for good.
+        end_s: time it gets to end in its own order, also after a second Ctrl-C.
     """
 
     package: str
@@ -52,6 +58,7 @@ class NodeSpec:
     nice: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     required: bool = True
+    end_s: float = 0.0
 
     @property
     def path(self) -> str:
@@ -71,7 +78,14 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
         )
     trains = config.evaluate is None
     cells = config.cells.items()
-    nodes = [_cell('user_robot', 'arm', name, cell, nice=-10) for name, cell in cells]
+    nodes = [
+        _cell('user_sim', DEVICES[cell.arm.kind], name, cell, nice=-15)
+        for name, cell in cells
+        if cell.arm.kind in DEVICES
+    ]
+    nodes += [
+        _cell('user_robot', 'arm', name, cell, nice=-10, end_s=ARM_END_S) for name, cell in cells
+    ]
     nodes.append(_learning('replay', config.replay.machine))
     if trains:
         nodes.append(
@@ -97,10 +111,27 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
     return here
 
 
-def _cell(package: str, executable: str, name: str, cell: Cell, nice: int = 0) -> NodeSpec:
+def part_of(nodes: list[NodeSpec], executables: Sequence[str]) -> list[NodeSpec]:
+    """Those of the executables; an arm brings its simulated device.
+
+    Raises:
+        UserError: there is none of one.
+    """
+    there = {node.executable for node in nodes}
+    for name in executables:
+        if name not in there:
+            raise UserError(f'The plan has no {name}', f'it has {", ".join(sorted(there))}')
+    wanted = {*executables, *(DEVICES.values() if 'arm' in executables else ())}
+    return [node for node in nodes if node.executable in wanted]
+
+
+def _cell(
+    package: str, executable: str, name: str, cell: Cell, nice: int = 0, end_s: float = 0.0
+) -> NodeSpec:
     return NodeSpec(
-        package, executable, executable, f'/{name}', cell.machine, nice=nice, env=_ONE_THREAD
-    )
+        package, executable, executable, f'/{name}', cell.machine, nice=nice, env=_ONE_THREAD,
+        end_s=end_s,
+    )  # fmt: skip
 
 
 def _learning(

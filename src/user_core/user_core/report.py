@@ -122,7 +122,29 @@ def report(run: Run) -> dict:
         'late_steps': sum(e.late_steps for e in moved),
         'late_step_rate': _share(sum(e.late_steps for e in moved), steps),
         'interventions': sum(e.interventions for e in run.trained),
+        **arms(run),
         'attempts': [describe(a) for a in run.attempts],
+    }
+
+
+def arms(run: Run) -> dict:
+    """The worst of the arm nodes' numbers, as each counted since it started; null: not told."""
+    told = run.arms()
+
+    def worst(key: str) -> float | None:
+        return max((t[key] for t in told if key in t), default=None)
+
+    def sum_of(key: str) -> int | None:
+        return sum(int(t[key]) for t in told if key in t) if told else None
+
+    return {
+        'arm_period_p99_ms': worst('period_p99_ms'),
+        'command_latency_p50_ms': worst('command_latency_p50_ms'),
+        'command_latency_p99_ms': worst('command_latency_p99_ms'),
+        'state_age_p99_ms': worst('state_age_p99_ms'),
+        'arm_late_slices': sum_of('late_slices'),
+        'faults': sum_of('faults'),
+        'recoveries': sum_of('recoveries'),
     }
 
 

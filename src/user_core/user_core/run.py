@@ -36,11 +36,13 @@ class Run:
     Attributes:
         cells: a blocking call for each cell, made from a thread of its own.
         learner: gives the learner's newest numbers by name, and its `state` and `reason`.
+        arms: gives the newest numbers of every arm node.
         announced: gives the newest weights of a policy, or None.
         curve: takes a name, a value and the step it belongs to.
         say: takes a line for people.
         stop: ends the run early when set, from any thread.
         evaluating: kind, episodes so far and episodes wanted of the newest attempt.
+        awaited_s: steady time at which a cell last waited for a person, set from outside.
     """
 
     def __init__(
@@ -49,12 +51,14 @@ class Run:
         folder: Path,
         cells: dict[str, Callable[[Goal], Episode]],
         learner: Callable[[], dict],
+        arms: Callable[[], list[dict]],
         announced: Callable[[str], Announced | None],
         curve: Callable[[str, float, int], None],
         say: Callable[[str], None],
     ) -> None:
         self.config, self.folder, self.say = config, folder, say
-        self.cells, self.learner, self.announced, self.curve = cells, learner, announced, curve
+        self.cells, self.learner, self.arms = cells, learner, arms
+        self.announced, self.curve = announced, curve
         self.stop = threading.Event()
         self.phase = 'START'
         self.reason = ''
@@ -68,6 +72,7 @@ class Run:
         self.best: Attempt | None = None
         self.evaluating: tuple[str, list[Episode], int] | None = None
         self.progress = (-1.0, time.monotonic())
+        self.awaited_s = self.started
 
     # ---------------------------------------------------------------- the story
 
@@ -225,6 +230,7 @@ class Run:
                             self.stop.wait(0.5)
                     if mode is Mode.TRAIN and not running:
                         patience = max(patience, self._backlog_moved())
+                    patience = max(patience, self.awaited_s)
                     if time.monotonic() - patience > PATIENCE_S + episode_s * bool(running):
                         raise UserError(
                             f'no episode could be run for {PATIENCE_S:.0f} s in phase {phase}',

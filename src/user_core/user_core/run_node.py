@@ -39,6 +39,7 @@ class RunShell(Shell):
             self.folder,
             dict(self.cells),
             self.learner,
+            self.arms,
             self.weights.get,
             self.curve,
             self.get_logger().info,
@@ -92,6 +93,8 @@ class RunShell(Shell):
             'heard': time.monotonic(),
         }
         cell, _, name = message.node.strip('/').partition('/')
+        if message.state == 'WAIT_READY':
+            self.run_.awaited_s = time.monotonic()
         if name == 'episode' and cell in self.cells:
             self.cells[cell].heard = time.monotonic()
             self.cells[cell].incarnation = numbers.get('incarnation_s')
@@ -104,6 +107,11 @@ class RunShell(Shell):
             self.weights[message.policy] = Announced(
                 message.policy, message.version, message.sha256, Path(message.path)
             )
+
+    def arms(self) -> list[dict]:
+        """The newest numbers of every cell's arm node that was heard."""
+        names = (f'/{cell}/arm' for cell in self.config.cells)
+        return [self.numbers[name] for name in names if name in self.numbers]
 
     def learner(self) -> dict:
         """The learner's newest numbers, empty when it was not heard yet."""

@@ -31,7 +31,8 @@ from user_core.plan import NodeSpec
 
 PR_SET_PDEATHSIG = 1
 CUT_OFF_S = 10.0
-"""All processes are gone this long after the first Ctrl-C, the stubborn ones by SIGKILL."""
+"""All processes are gone this long after the first Ctrl-C, the stubborn ones by SIGKILL; what an
+arm needs to park and let go comes on top."""
 STAGE_S = 1.0
 """A process is given this long alone before the next one is asked to end, too."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -54,6 +55,7 @@ class Process:
         respawn: start it again when it dies, but not after exit code 2.
         required: when it is gone for good, everything ends.
         leads: its end, with any code, is the end of everything, and its lines have no prefix.
+        end_s: it gets this long to end by itself, alone, whatever else is asked for.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Process:
     respawn: bool = False
     required: bool = True
     leads: bool = False
+    end_s: float = 0.0
 
     child: subprocess.Popen[bytes] | None = None
     log: IO[bytes] | None = None
@@ -98,7 +101,7 @@ class Supervisor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._kill()
+        self._kill(*self.processes)
         signal.set_wakeup_fd(self._old_fd)
         for number, handler in self._old.items():
             signal.signal(number, handler)
@@ -228,29 +231,35 @@ class Supervisor:
             self._say(process, f'ended ({how})')
 
     def _end(self) -> None:
-        """Interrupts all, last started first, each after the one before; kills what remains."""
+        """Interrupts all, last started first, each after the one before; kills what remains.
+
+        A second Ctrl-C kills at once, except a process that needs its time to end.
+        """
         asked, cut = self._signals, time.monotonic() + CUT_OFF_S
         for process in reversed(self.processes):
             if process.child is None:
                 continue
+            if self._signals > max(asked, 1) and not process.end_s:
+                self._kill(process)
+                continue
             with suppress(ProcessLookupError):
                 os.killpg(process.child.pid, signal.SIGINT)
-            stage = time.monotonic() + STAGE_S
-            while process.child is not None and time.monotonic() < min(stage, cut):
+            now = time.monotonic()
+            stage = now + (process.end_s or min(STAGE_S, cut - now))
+            while process.child is not None and time.monotonic() < stage:
                 self._turn(0.05)
-                if self._signals > max(asked, 1):
+                if self._signals > max(asked, 1) and not process.end_s:
                     break
+            if process.end_s:
+                cut += time.monotonic() - now
+        while any(p.child for p in self.processes) and time.monotonic() < cut:
+            self._turn(0.05)
             if self._signals > max(asked, 1):
                 break
-        else:
-            while any(p.child for p in self.processes) and time.monotonic() < cut:
-                self._turn(0.05)
-                if self._signals > max(asked, 1):
-                    break
-        self._kill()
+        self._kill(*self.processes)
 
-    def _kill(self) -> None:
-        for process in self.processes:
+    def _kill(self, *processes: Process) -> None:
+        for process in processes:
             if process.child is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.child.pid, signal.SIGKILL)
@@ -330,5 +339,5 @@ def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) ->
             'ROS_LOG_DIR': str(folder / 'logs' / 'ros'),
             **node.env,
         }
-        result.append(Process(name, command, env, node.respawn, node.required, leads))
+        result.append(Process(name, command, env, node.respawn, node.required, leads, node.end_s))
     return result

@@ -12,15 +12,18 @@ from rclpy.action import ActionClient, ActionServer, CancelResponse, GoalRespons
 from rclpy.clock import Clock, ClockType
 from rclpy.serialization import serialize_message
 from rclpy.task import Future
+from std_srvs.srv import Trigger
 from user_msgs.action import MoveTo, RunEpisode
 from user_msgs.msg import Ack, Action, Metrics, RobotState, Weights
 
+from user_core.arm_config import Jointed
 from user_core.errors import UserError
-from user_core.messages import pose_msg
+from user_core.messages import doubles, pose_msg
 from user_core.node import Shell, run_node
 from user_core.outcome import Boundary, Goal, Mode
 from user_robot import wire
 from user_robot.episode import Episode
+from user_robot.latch import Mode as ArmMode
 from user_robot.row import Command, Observation, Result, Row, Sample
 from user_robot.spool import Spool
 from user_robot.task import make_task
@@ -30,7 +33,7 @@ LISTEN_S = 1.2
 """A node listens this long for another one of its cell before it takes goals, and goes on so."""
 LEAVE_WITHIN_S = 1.5
 """A node that ends waits this long for replay to take its last rows."""
-NO_ARM, MOVING = 'no arm', 'moving'
+NO_ARM, MOVING, NO_PERSON = 'no arm', 'moving', 'no person'
 ARM_WITHIN_S, ACCEPT_WITHIN_S, RESET_WITHIN_S = 8.0, 3.0, 30.0
 """A reset fails when the arm is not heard, did not accept or end it in time (steady clock)."""
 
@@ -44,8 +47,11 @@ class EpisodeNode:
         self.realtime = config.pace == 'realtime'
         self.task = make_task(config.task)
         self.speed = config.task.reset_speed_m_s, config.task.reset_speed_rad_s
+        arm = self.cell.arm
+        self.jointed = arm if isinstance(arm, Jointed) else None
         self.incarnation = time.time_ns()
         self.number = 0
+        self.resets = 0
         self.state, self.reason = 'IDLE', ''
         self.sample: Sample | None = None
         self.ready: Future | None = None
@@ -68,6 +74,7 @@ class EpisodeNode:
         shell.create_sub('ack', self.on_ack)
         shell.create_sub('weights', self.on_weights)
         shell.create_sub('metrics', self.on_metrics)
+        shell.create_service(Trigger, 'ready', self.on_ready)
         self.moves = ActionClient(shell, MoveTo, 'move_to')
         shell.create_timer(HEARTBEAT_S, self.on_heartbeat)
         self.listening: Any = shell.create_timer(LISTEN_S, self.on_alone)
@@ -166,6 +173,8 @@ class EpisodeNode:
         self.number = max(self.number + 1, time.time_ns())
         try:
             error = await self.reset(goal)
+            if not error and self.cell.ready == 'ask':
+                error = await self.person()
             if error:
                 result = Result(self.number, error, True, Boundary.ABORT)
             else:
@@ -204,6 +213,11 @@ class EpisodeNode:
             self.shell.cell,
             self.number,
         )
+        jointed = self.jointed
+        if jointed and jointed.joint_reset_every and self.resets % jointed.joint_reset_every == 0:
+            request.joints = doubles(jointed.home_q_rad)
+            request.joint_speed = jointed.joint_speed_rad_s
+        self.resets += 1
         self.ready, self.moved = Future(), MOVING
         self.deadline_s, self.moving, number = (
             time.monotonic() + ACCEPT_WITHIN_S,
@@ -245,6 +259,26 @@ class EpisodeNode:
         if not self.moved and self.sample is not None and self.sample.episode == self.number:
             self.end_reset('')
 
+    async def person(self) -> str:
+        """Waits until somebody says that the scene is ready; '' or why the wait has ended."""
+        self.state, self.reason = 'WAIT_READY', f'prepare the scene: user ready {self.shell.cell}'
+        self.ready, self.moved = Future(), NO_PERSON
+        self.deadline_s = time.monotonic() + self.cell.ready_within_s
+        error = str(await self.ready)
+        self.reason = ''
+        fault = self.sample is not None and self.sample.mode in (ArmMode.DISARMED, ArmMode.FAULT)
+        return error or (cast(Sample, self.sample).reason if fault else '')
+
+    def on_ready(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
+        """A person says that the scene is ready."""
+        response.success = self.state == 'WAIT_READY'
+        response.message = 'the episode begins'
+        if response.success:
+            self.end_reset('')
+        else:
+            response.message = f'cell {self.shell.cell} waits for nobody: it is {self.state}'
+        return response
+
     def end_reset(self, error: str) -> None:
         """Lets the action go on."""
         if self.ready is not None and not self.ready.done():
@@ -274,7 +308,11 @@ class EpisodeNode:
         if self.ready is not None and self.moved == NO_ARM and self.arm_is_there():
             self.end_reset('')
         elif self.ready is not None and time.monotonic() > self.deadline_s:
-            self.end_reset(f'the arm of cell {self.shell.cell} does not answer: no reset in time')
+            self.end_reset(
+                f'nobody said ready for {self.cell.ready_within_s:.0f} s'
+                if self.moved == NO_PERSON
+                else f'the arm of cell {self.shell.cell} does not answer: no reset in time'
+            )
         self.spool.poll()
         running, episode = self.episode.running, self.episode
         if running and self.goal is not None:
