@@ -10,7 +10,8 @@ products on every core, at the learner's priority). Prints one JSON line:
 
     state_hz              samples of the arm that came a second
     state_gap_ms          time between two samples [p50, p99]
-    state_age_ms          stamp of a sample to its publication [p50, p99] (one machine's clock)
+    state_published_ms    stamp of a sample to its publication, p99 since the start, told by the node
+    state_age_ms          stamp of a sample to its arrival here [p50, p99] (one machine's clock)
     target_to_applied_ms  target's publication to the driver's call [p50, p99], told by the node
     target_to_seen_ms     target's publication to the first sample that shows it applied [p50, p99]
     success_rate          the robot's own share of control cycles in time, lowest seen
@@ -145,6 +146,7 @@ class Client:
         return {
             'state_hz': round(len(self.heard) / (time.monotonic() - begun), 1),
             'state_gap_ms': quantiles(gaps),
+            'state_published_ms': round(self.numbers.get('state_age_p99_ms', np.nan), 2),
             'state_age_ms': quantiles(self.ages),
             'target_to_applied_ms': [
                 round(self.numbers.get(f'command_latency_{q}_ms', np.nan), 2)

@@ -395,7 +395,7 @@ def test_a_missing_interface_says_what_to_do(tmp_path: Path, monkeypatch) -> Non
     with pytest.raises(UserError, match='down'):
         ArxArm(ArxConfig(interface='can7'), 0.1)
     monkeypatch.setenv('USER_CAN_FOLDER', str(tmp_path / 'none'))
-    with pytest.raises(UserError, match='user_sim.arx.bus'):
+    with pytest.raises(UserError, match=r'user_sim\.arx\.bus'):
         ArxArm(ArxSimConfig(), 0.1)
 
 

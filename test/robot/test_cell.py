@@ -167,6 +167,20 @@ def test_a_stop_ends_the_episode_and_holds_until_it_is_cleared(grow):
     graph.result(running)
 
 
+def test_a_stop_outlives_the_arm_node(grow):
+    graph = grow('pace=realtime')
+    graph.start_all('arm', 'episode')
+    assert graph.call('stop').success
+    graph.kill('arm')
+    graph.states.clear()
+    graph.start('arm')
+    graph.until(lambda: 'arm0' in graph.states)
+    assert graph.states['arm0'].mode == RobotState.DISARMED
+    assert 'was stopped before' in graph.states['arm0'].reason
+    assert graph.call('clear_stop').success
+    graph.until(lambda: graph.states['arm0'].mode == RobotState.READY)
+
+
 def test_a_policy_that_answers_with_nan_never_moves_the_arm(grow):
     graph = grow()
     graph.start_all('arm', 'episode')

@@ -209,6 +209,69 @@ def test_a_reset_that_ends_elsewhere_is_no_start(cell, monkeypatch):
     assert 'from its start' in refused
 
 
+def test_a_stop_while_the_arm_recovers_leaves_nothing_that_begins_by_itself(cell):
+    arm, ends = cell.drive.arm, []
+    arm.fault, arm.reflex, arm.heals = 'reflex', True, False
+    cell.drive.advance(0.01)
+    cell.drive.move([cell.task.start(4)], 0.1, 1.0, 9, 4, False, ends.append)
+    assert ends == []  # it waits for the recovery
+    cell.drive.emergency(True)
+    assert len(ends) == 1
+    cell.drive.emergency(False)
+    assert cell.drive.clear_stop()[0]
+    arm.fault, before = '', cell.drive.sample().state.pose.position
+    for _ in range(20):
+        sample = cell.drive.advance(0.02)
+    assert cell.drive.motion is None
+    assert len(ends) == 1
+    np.testing.assert_allclose(sample.state.pose.position, before, atol=1e-3)
+
+
+def test_a_reset_that_is_cancelled_while_the_arm_recovers_is_not_made(cell):
+    arm, ends = cell.drive.arm, []
+    arm.fault, arm.reflex, arm.heals = 'reflex', True, False
+    cell.drive.advance(0.01)
+    cell.drive.move([cell.task.start(4)], 0.1, 1.0, 9, 4, False, ends.append)
+    cell.drive.cancel('cancelled')
+    arm.fault = ''
+    cell.drive.advance(0.02)
+    assert ends == ['cancelled']
+    assert cell.drive.motion is None
+
+
+def test_the_robots_own_stop_outranks_a_contact_that_a_reset_may_recover(cell):
+    arm = cell.drive.arm
+    arm.pushed = cell.drive.limits.force_limit_n + 25
+    assert cell.drive.advance(0.01).mode is Mode.FAULT
+    arm.pushed, arm.fault = 0.0, 'the enabling button was let go'
+    assert cell.drive.advance(0.01).reason == 'the enabling button was let go'
+    arm.fault = ''
+    cell.drive.advance(0.01)
+    assert end_of_reset(cell) == 'the enabling button was let go'
+    assert cell.drive.latch.faults == 1
+
+
+def test_a_reset_may_back_out_of_a_press_but_not_make_a_new_one(cell):
+    arm, limit = cell.drive.arm, cell.drive.limits.force_limit_n
+    arm.pushed = limit + 25
+    cell.drive.advance(0.01)
+    ends = []
+    cell.drive.move([cell.task.start(4)], 0.05, 1.0, 9, 4, False, ends.append)
+    arm.pushed = limit + 30
+    assert cell.drive.advance(0.02).mode is not Mode.FAULT
+    arm.pushed = limit + 40
+    assert cell.drive.advance(0.02).mode is Mode.FAULT
+    assert 'force_limit_n' in ends[0]
+
+
+def test_a_joint_motion_alone_ends_where_it_ends(cell, monkeypatch):
+    monkeypatch.setattr(cell.drive.arm, 'move_joints', lambda q, speed: None, raising=False)
+    ends = []
+    cell.drive.move([], 0.1, 1.0, 9, 0, False, ends.append, joints=np.zeros(7))
+    cell.drive.advance(0.02)
+    assert ends == ['']
+
+
 def test_another_stack_moves_the_arm_until_an_episode_does(cell):
     here = cell.drive.sample().state.pose
     assert not cell.drive.follow(here)  # a start belongs to its episode

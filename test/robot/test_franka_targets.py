@@ -42,9 +42,7 @@ def test_no_target_takes_the_arm_out_of_its_limits():
                 episode, step = episode + 1, 0
                 ended.clear()
                 here, start = drive.sample().state.pose, task.start(episode)
-                drive.move(
-                    task.reset_path(here, start), 0.2, 1.0, episode, 0, False, ended.append
-                )
+                drive.move(task.reset_path(here, start), 0.2, 1.0, episode, 0, False, ended.append)
                 end = time.monotonic() + 30
                 while not ended:
                     assert time.monotonic() < end

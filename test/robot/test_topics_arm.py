@@ -332,14 +332,17 @@ def test_three_foreign_arms_and_their_cells_share_a_domain_and_nothing_else(lab)
         graph.start('arm', cell)
     graph.until(lambda: all(f'/{cell}/arm' in graph.metrics for cell in cells))
     graph.until(lambda: len(graph.states) == 3)
-    found = graph.node.get_service_names_and_types() + graph.node.get_topic_names_and_types()
-    names = {name for name, _ in found}
-    of = {c: {n.removeprefix(f'/{c}') for n in names if n.startswith(f'/{c}/')} for c in cells}
-    assert of['arm0'] == of['arm1'] == of['arm2']
-    assert {'/robot_state', '/target_pose', '/current_pose', '/recover', '/stop'} <= of['arm0']
+
+    def of(cell):
+        node = graph.node
+        found = node.get_service_names_and_types() + node.get_topic_names_and_types()
+        return {n.removeprefix(f'/{cell}') for n, _ in found if n.startswith(f'/{cell}/')}
+
+    graph.until(lambda: of('arm0') == of('arm1') == of('arm2'))
+    assert {'/robot_state', '/target_pose', '/current_pose', '/recover', '/stop'} <= of('arm0')
     for cell in cells:
         for name in (f'/{cell}/robot_state', f'/lab/{cell}/current_pose'):
-            assert graph.node.count_publishers(name) == 1
+            graph.until(lambda n=name: graph.node.count_publishers(n) == 1)
         assert graph.states[cell].pose.position.z == pytest.approx(heights[cell], abs=0.005)
     ahead = Pose(np.array([0.5, 0.0, 0.225]), HERE.quaternion)
     pub = graph.node.create_publisher(PoseStamped, '/arm1/target_pose', 1)

@@ -259,7 +259,7 @@ class Supervisor:
         self._kill(*self.processes)
 
     def _kill(self, *processes: Process) -> None:
-        for process in processes:
+        for process in reversed(processes):
             if process.child is not None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.child.pid, signal.SIGKILL)
@@ -276,7 +276,7 @@ class Supervisor:
             process.said = line
         if self._quiet and not process.leads and not line.startswith(('WARN', 'ERROR', 'FATAL')):
             return
-        with suppress(BrokenPipeError):
+        with suppress(OSError):  # the reader or the whole terminal may be gone
             print(line if process.leads else f'{process.name} | {line}', file=self.out, flush=True)
 
 

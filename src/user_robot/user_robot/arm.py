@@ -106,8 +106,10 @@ class Arm(Protocol):
         gripper.
         """
 
-    def close(self) -> None:
-        """Holds, then lets go of the robot in the order that is safe for it; within 8 s."""
+    def close(self, healthy: bool = True) -> None:
+        """Holds, then lets go of the robot in the order that is safe for it; within 8 s. Where
+        that includes a motion, it is made from health alone.
+        """
 
 
 def make_arm(config: Any, period_s: float) -> Arm:

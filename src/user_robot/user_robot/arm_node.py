@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+import numpy as np
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
@@ -97,6 +98,11 @@ class ArmNode:
         )  # fmt: skip
         self.gripper = Gripper(shell, self.drive)
         shell.create_timer(0.5, self.on_heartbeat)
+        self.stopped = shell.folder / f'stopped_{shell.cell}'
+        if self.stopped.exists():
+            self.drive.stop(
+                'it was stopped before this node was started: call clear_stop to go on'
+            )
         self.closing = threading.Event()
         self.thread = threading.Thread(target=self.drive_in_realtime, name='law', daemon=True)
         if self.realtime:
@@ -234,11 +240,14 @@ class ArmNode:
     def on_estop(self, message: Bool) -> None:
         """The emergency stop's level; its rising edge stops the arm."""
         self.drive.emergency(message.data)
+        if message.data:
+            self.stopped.touch()
         self.announce()
 
     def on_stop(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Latches a stop."""
         self.drive.stop('stopped by request: call clear_stop to go on')
+        self.stopped.touch()
         self.announce()
         response.success, response.message = True, 'the arm holds until clear_stop'
         return response
@@ -246,6 +255,8 @@ class ArmNode:
     def on_clear(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Ends a stop."""
         response.success, response.message = self.drive.clear_stop()
+        if response.success:
+            self.stopped.unlink(missing_ok=True)
         self.announce()
         return response
 
@@ -285,25 +296,29 @@ class ArmNode:
     # ------------------------------------------------------------------ the end
 
     def park(self) -> None:
-        """The configured retreat: out of the task, straight, in time, and only from health."""
+        """The configured retreat: from the goal towards the starts, straight, in time."""
         here, over = self.drive.sample().state.pose, threading.Event()
-        up = self.task.frame.rotation.apply([0.0, 0.0, -self.park_up_m])
-        away = type(here)(here.position + up, here.quaternion)
+        out = self.task.home.position - self.task.frame.position
+        out *= self.park_up_m / float(np.linalg.norm(out))
+        away = type(here)(here.position + out, here.quaternion)
         self.drive.move([away], 0.1, 0.5, 0, 0, snap=False, ended=lambda why: over.set())
         over.wait(PARK_WITHIN_S)
         self.drive.cancel('the retreat took too long')
 
     def close(self) -> None:
-        """Hold, retreat if configured, then let go of the arm: always in this order."""
-        if self.realtime and self.park_up_m and self.thread.is_alive():
-            self.drive.cancel('the arm node ends')
-            self.park()
-        self.drive.stop('the arm node ends')
-        self.closing.set()
-        if self.realtime:
-            self.thread.join(timeout=1.0)
-        self.publish(self.drive.sample())
-        self.arm.close()
+        """Hold, retreat if configured and well, then let go of the arm: always in this order."""
+        healthy = self.drive.latch.allows() and (not self.realtime or self.thread.is_alive())
+        try:
+            if self.realtime and self.park_up_m and healthy:
+                self.drive.cancel('the arm node ends')
+                self.park()
+            self.drive.stop('the arm node ends')
+            self.closing.set()
+            if self.realtime:
+                self.thread.join(timeout=1.0)
+            self.publish(self.drive.sample())
+        finally:
+            self.arm.close(healthy)
 
 
 def _raise(error: Exception) -> None:

@@ -25,6 +25,8 @@ SLICE_S = 0.02
 """Reset motions advance by this much at a time in lockstep."""
 RECOVER_WITHIN_S = 2.0
 """A fault that a recovery has not cleared by then stays one (steady clock)."""
+PRESS_MORE_N = 10.0
+"""A reset that begins in a press above the limit may press by this much more."""
 FOREIGN_AFTER_S = 2.0
 """An episode that has not commanded for so long lets other stacks move the arm (steady clock)."""
 START_M, START_RAD = 0.01, 0.1
@@ -64,10 +66,12 @@ class Drive:
         self._limited = 0
         self._commanded_s = steady()
         self._foreign = False
+        self._pressed_n = 0.0
         self._recovering: tuple[float, Callable[[bool, str], None]] | None = None
         arm.reset(task.home, 0)
         self._state = arm.state()
-        self._applied = self._goal = self._state.pose
+        self._applied = self._state.pose
+        self._goal: Pose | None = self._applied
         self.latch.arm()
 
     # ------------------------------------------------------------------ commands
@@ -186,14 +190,19 @@ class Drive:
             else:
                 self.latch.rest()
                 self._goal, self._next, self._ended = goal, (episode, seed), ended
-                self.motion = Travel(way, goal, None if snap else joints)
+                self.motion = Travel(way, None if snap else joints)
                 self._go_on(self.motion, speeds)
 
         with self._lock:
             self._state = self.arm.state()
-            goal = waypoints[-1] if waypoints else self._state.pose
+            goal = waypoints[-1] if waypoints else None
             way = list(waypoints[:-1]) or [self._state.pose] if snap else list(waypoints)
-            speeds = speed_m_s, speed_rad_s, joint_speed_rad_s
+            speeds = (
+                min(speed_m_s, self.limits.max_speed_m_s),
+                min(speed_rad_s, self.limits.max_speed_rad_s),
+                joint_speed_rad_s,
+            )
+            self._pressed_n = self._state.peak_force_n
             busy = self.motion or self._recovering
             if refusal := 'another motion runs' if busy else self._refusal():
                 ended(refusal)
@@ -206,8 +215,9 @@ class Drive:
 
     def errors(self) -> tuple[float, float]:
         """Metres and radians between the arm and the last reset's goal."""
-        off = self._state.pose.position - self._goal.position
-        return float(math.hypot(*off)), angle(self._state.pose, self._goal)
+        goal = self._goal or self._state.pose  # a joint motion has none
+        off = self._state.pose.position - goal.position
+        return float(math.hypot(*off)), angle(self._state.pose, goal)
 
     def grip(self, width_m: float, speed_m_s: float, force_n: float) -> None:
         """Begins a motion of the gripper.
@@ -221,8 +231,11 @@ class Drive:
             self.arm.grip(width_m, speed_m_s, force_n)
 
     def cancel(self, reason: str) -> None:
-        """Ends a reset motion where it is."""
+        """Ends a reset motion where it is, and a recovery that would begin one."""
         with self._lock:
+            if self._recovering:
+                (_, answer), self._recovering = self._recovering, None
+                answer(False, reason)
             if self.motion:
                 self.motion = None
                 self._rest()
@@ -266,7 +279,7 @@ class Drive:
         episode, seed = self._next
         self.motion, error = None, ''
         try:
-            self.arm.reset(self._goal, seed)
+            self.arm.reset(self._goal or self._state.pose, seed)
         except UserError as unreachable:
             error = str(unreachable)
         self._state = self.arm.state()
@@ -330,7 +343,9 @@ class Drive:
         state = self._state = self.arm.state()
         if self._recovering:
             self._await_recovery(state, *self._recovering)
-        elif state.fault and self.latch.mode is not Mode.FAULT:
+        elif state.fault and (
+            self.latch.mode is not Mode.FAULT or (self.latch.reset_recovers and not state.reflex)
+        ):
             self.latch.fault(state.fault, reset_recovers=state.reflex)
             self._rest()
         elif self.latch.allows() and (excess := self._excess(state)):
@@ -353,7 +368,9 @@ class Drive:
         limits, peak = self.limits, state.peak_force_n
         speed = float(np.linalg.norm(state.twist[:3]))
         turning = float(np.linalg.norm(state.twist[3:]))
-        if peak > limits.force_limit_n and not self.motion:
+        # A reset has to be able to back out of the press that it begins in.
+        pressed = self._pressed_n + PRESS_MORE_N if self.motion else 0.0
+        if peak > max(limits.force_limit_n, pressed):
             self._limited |= FORCE
             return (
                 f'the contact force of {peak:.0f} N is above safety.force_limit_n = '

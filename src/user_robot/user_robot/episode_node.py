@@ -335,6 +335,7 @@ class EpisodeNode:
         """Ctrl-C: the episode is cut where it is; replay gets a moment to take its last rows."""
         self.episode.abort('the episode node ends', void=True)
         self.settle()
+        self.end_reset('the episode node ends')
         self.leave_at_s = time.monotonic() + LEAVE_WITHIN_S
         self.shell.create_timer(0.02, self.on_leaving)
 

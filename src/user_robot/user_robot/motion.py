@@ -92,14 +92,14 @@ class Travel:
         speeds: m/s, rad/s, joint rad/s.
     """
 
-    def __init__(self, waypoints: Sequence[Pose], goal: Pose, joints: Array | None) -> None:
+    def __init__(self, waypoints: Sequence[Pose], joints: Array | None) -> None:
         way = list(waypoints)
         self._legs: deque[list[Pose] | Array] = deque()
         if joints is not None:
             last = way[-1:]
             self._legs += [leg for leg in (way[:-1], joints, last) if len(leg)]
         else:
-            self._legs.append(way or [goal])
+            self._legs.append(way)
         self.line: Motion | None = None
         self.speeds = (0.0, 0.0, 0.0)
 

@@ -160,7 +160,7 @@ class SimArm:
         """There is none."""
         raise UserError('the simulated fingers hold the peg for good')
 
-    def close(self) -> None:
+    def close(self, healthy: bool = True) -> None:
         """It ends with its process."""
 
     def _pose(self) -> Pose:

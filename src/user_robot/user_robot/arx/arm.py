@@ -134,11 +134,13 @@ class ArxArm:
         """Begins a motion of the gripper; a grasp stops at `force_n`."""
         self._tell(do='grip', width=float(width_m), speed=float(speed_m_s), force=float(force_n))
 
-    def close(self) -> None:
-        """Holds, goes home when the configuration says so, damps the motors; within 8 s."""
+    def close(self, healthy: bool = True) -> None:
+        """Holds, goes home from health when the configuration says so, damps the motors; within
+        8 s.
+        """
         self._closing = True
         end = time.monotonic() + CLOSE_S
-        self._tell(do='close', park=self.config.park and not self._fault)
+        self._tell(do='close', park=self.config.park and healthy and not self._fault)
         self._thread.join(CLOSE_S)
         self._host.end(min(end, time.monotonic() + SINK_S))
 

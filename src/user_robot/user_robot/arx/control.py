@@ -77,6 +77,7 @@ class Control:
                 'switch the arm on and check the CAN cable',
             ) from error
         self.sdk.set_log_level(sdk.LogLevel.WARNING)
+        self._grip_goal = self._grip_lead = 0.0
         self._epoch_s = time.time() - self.sdk.get_timestamp()
         self.engaged, self.moving, self.holding = False, False, False
         self._follower = Follower(
@@ -131,6 +132,7 @@ class Control:
         """Makes the present posture the target; once, so that nothing creeps."""
         if not self.holding:
             self._speed(self.config.max_joint_speed_rad_s)
+            self._grip_goal = self._grip_lead  # keeps the squeeze of a grasp
             self._settle(np.clip(self.q, self.chain.lower, self.chain.upper))
             self._follower.aim(self._goal)
 

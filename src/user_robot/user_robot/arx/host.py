@@ -11,11 +11,14 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 import faulthandler
+import fcntl
 import json
 import os
+from pathlib import Path
 import signal
 import socket
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -177,6 +180,10 @@ def main() -> None:
     try:
         if not isinstance(config, Arx):
             raise UserError(f'{config.kind} is no ARX arm')
+        # One process commands the motors: the one before may still be damping them.
+        folder = Path(os.environ.get('USER_CAN_FOLDER', tempfile.gettempdir()))
+        lock = (folder / f'user-{os.getuid()}-{config.interface}.lock').open('w')
+        fcntl.flock(lock, fcntl.LOCK_EX)
         code = Host(link, config, first['engage']).run()
     except UserError as error:
         link.send(Report(None, str(error)).pack())

@@ -35,7 +35,10 @@ class Process:
                 [sys.executable, '-m', 'user_robot.arx.host', str(theirs.fileno())],
                 env=environment, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                process_group=0,  # it outlives a killed driver: somebody has to damp the motors
             )  # fmt: skip
+        self._out = self._link.dup()  # of its own, as a wait in `report` would be one here, too
+        self._out.setblocking(False)
         self.said = ''
         self._reader = threading.Thread(target=self._read, name='arx says', daemon=True)
         self._reader.start()
@@ -65,7 +68,7 @@ class Process:
     def tell(self, command: Mapping[str, Any]) -> None:
         """Sends a command; a process that takes none has no use for it."""
         try:
-            self._link.send(json.dumps(command).encode(), socket.MSG_DONTWAIT)
+            self._out.send(json.dumps(command).encode())
         except OSError:
             return
 
@@ -91,6 +94,7 @@ class Process:
         self.process.wait()
         self._reader.join(1.0)
         self._link.close()
+        self._out.close()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

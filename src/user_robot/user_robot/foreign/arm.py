@@ -27,6 +27,10 @@ from user_robot.follower import PoseFollower
 
 CONNECT_S = 10.0
 """Without a pose for so long there is no arm."""
+WRENCH_S = 0.5
+"""A wrench that came once and then not for so long is a fault."""
+ODD_S = 0.5
+"""A message in a frame that is not understood is a fault for so long."""
 TWIST_S = 0.02
 """Time constant of a twist that is derived from poses."""
 LEASH_M = 0.05
@@ -40,7 +44,7 @@ _WRITER = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 @dataclass
 class _Heard:
     """What came by the topics; `at_s` on the steady clock, stamps in seconds since the epoch,
-    `odd` by topic.
+    `odd` by topic: when, and why it could not be used.
     """
 
     pose: Pose | None = None
@@ -52,11 +56,12 @@ class _Heard:
     twist: Array = field(default_factory=lambda: np.zeros(6))
     twist_at_s: float = -np.inf
     wrench: Array = field(default_factory=lambda: np.zeros(6))
+    wrench_at_s: float = 0.0
     q: Array = field(default_factory=lambda: np.zeros(0))
     dq: Array = field(default_factory=lambda: np.zeros(0))
     tau: Array = field(default_factory=lambda: np.zeros(0))
     peak_force_n: float = 0.0
-    odd: dict[str, str] = field(default_factory=dict)
+    odd: dict[str, tuple[float, str]] = field(default_factory=dict)
 
 
 class TopicsArm:
@@ -227,7 +232,13 @@ class TopicsArm:
             self.servo(here, np.nan)
 
     def recover(self) -> None:
-        """A fault ends when the arm is heard again, by itself."""
+        """A fault ends when the arm is heard again, by itself; a wrench that no longer comes is
+        done without: 0.
+        """
+        with self._lock:
+            h = self._heard
+            if time.monotonic() - h.wrench_at_s > max(self.config.max_age_s, WRENCH_S):
+                h.wrench, h.wrench_at_s, h.peak_force_n = np.zeros(6), 0.0, 0.0
 
     def move_joints(self, q: Array, speed_rad_s: float) -> None:
         """There is none."""
@@ -245,7 +256,7 @@ class TopicsArm:
             'Move the gripper with its own stack',
         )
 
-    def close(self) -> None:
+    def close(self, healthy: bool = True) -> None:
         """Holds once more, then leaves the graph."""
         self.hold()
         self.advance(self.slice_s)
@@ -268,7 +279,12 @@ class TopicsArm:
                 f'poses on {topic} are {abs(h.behind_s):.2f} s {side} by their stamps: '
                 'synchronise the clocks, or stamp with system time'
             )
-        return next(iter(h.odd.values()), '')
+        if h.wrench_at_s and now - h.wrench_at_s > max(most, WRENCH_S):
+            return (
+                f'no wrench came on {self._root}/external_wrench for {now - h.wrench_at_s:.1f} s:'
+                ' recover goes on without it'
+            )
+        return next((text for at_s, text in h.odd.values() if now - at_s <= max(most, ODD_S)), '')
 
     def _on_pose(self, message: PoseStamped) -> None:
         here, now, wall_s = pose(message.pose), time.monotonic(), time.time()
@@ -307,16 +323,17 @@ class TopicsArm:
             if frame and frame == self.config.tool_frame:
                 values = Rotation.from_quat(h.pose.quaternion).apply(values)
             elif frame not in ('', h.frame):
-                h.odd[topic] = (
+                why = (
                     f'{self._root}/{topic} is in frame {frame}, and poses are in {h.frame}: if it '
                     f'is the frame of the tool set arm.tool_frame={frame}'
                 )
+                h.odd[topic] = time.monotonic(), why
                 return
             h.odd.pop(topic, None)
             if topic == 'current_twist':
                 h.twist, h.twist_at_s = values.reshape(6), time.monotonic()
             else:
-                h.wrench = values.reshape(6)
+                h.wrench, h.wrench_at_s = values.reshape(6), time.monotonic()
                 force = float(np.linalg.norm(h.wrench[:3]))
                 h.peak_force_n = max(h.peak_force_n, force)
 

@@ -126,6 +126,8 @@ class FrankaArm:
 
     def hold(self) -> None:
         """Makes the present pose the target; brakes a joint motion."""
+        if self._hand is not None:
+            self._hand.hold()
         tracker = self._tracker
         if self._moving:
             self._ask('halt', self._halt)
@@ -162,8 +164,8 @@ class FrankaArm:
             )
         self._hand.grip(width_m, speed_m_s, force_n)
 
-    def close(self) -> None:
-        """Holds, fades the law's torque, disconnects; gives up after 5 s. Blocks."""
+    def close(self, healthy: bool = True) -> None:
+        """Moves nothing: holds, fades the law's torque, disconnects; blocks for 5 s at most."""
         deadline = time.monotonic() + 4.8
         if self._hand is not None:
             self._hand.begin_close()

@@ -100,6 +100,10 @@ class FrankaHand:
         self.begin_close()
         self._thread.join(seconds)
 
+    def hold(self) -> None:
+        """Begins nothing more; what runs ends by itself. A streamed width counts anew."""
+        self._wish, self._streamed_m = None, math.nan
+
     def _ask(self, width_m: float, speed_m_s: float, force_n: float) -> None:
         width, speed = max(width_m, 0.0), max(speed_m_s, 0.001)
         if force_n > 0:
