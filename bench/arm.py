@@ -10,7 +10,7 @@ products on every core, at the learner's priority). Prints one JSON line:
 
     state_hz              samples of the arm that came a second
     state_gap_ms          time between two samples [p50, p99]
-    state_published_ms    stamp of a sample to its publication, p99 since the start, told by the node
+    state_published_ms    stamp of a sample to its publication, p99 since the start, by the node
     state_age_ms          stamp of a sample to its arrival here [p50, p99] (one machine's clock)
     target_to_applied_ms  target's publication to the driver's call [p50, p99], told by the node
     target_to_seen_ms     target's publication to the first sample that shows it applied [p50, p99]

@@ -20,11 +20,15 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from user_core.arm_config import ArxConfig, ArxSimConfig
+from user_core.config import Safety, load
 from user_core.errors import UserError
 from user_core.geometry import Pose, angle
 from user_robot.arm import make_arm
 from user_robot.arx import arm as arx
 from user_robot.arx.arm import ArxArm
+from user_robot.drive import Drive
+from user_robot.latch import Mode
+from user_robot.task import make_task
 
 PATIENCE_S = 30.0
 JOINTS = (1, 2, 4, 5, 6, 7)
@@ -229,6 +233,36 @@ def test_a_joint_motion_ends_where_it_should(cell: Cell) -> None:
     np.testing.assert_allclose(cell.arm.state().q, goal, atol=0.02)
     with pytest.raises(UserError, match='6 joints'):
         cell.arm.move_joints(np.zeros(7), 1.0)
+
+
+def test_an_emergency_stop_holds_the_arm_until_it_is_cleared(cell: Cell) -> None:
+    cell.move((0.4, 1.0, 0.9, 0.2, 0.1, 0.3))
+    wide = Safety(
+        box_min_m=(-0.6,) * 3, box_max_m=(0.6,) * 3, box_rotation_rad=(1.7,) * 3, max_step_m=0.05
+    )
+    drive = Drive(cell.arm, wide, make_task(load('arx_reach').task), 0.1)
+    here = drive.sample().state.pose
+    ahead = Pose(here.position + np.array([0.0, 0.04, 0.0]), here.quaternion)
+
+    def pass_time(seconds: float) -> np.ndarray:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            drive.advance(0.005)
+            time.sleep(0.005)
+        return drive.sample().state.pose.position
+
+    assert drive.follow(ahead)
+    pass_time(0.15)
+    drive.emergency(True)
+    stopped = pass_time(0.5)
+    assert drive.sample().mode is Mode.DISARMED
+    assert not drive.follow(ahead)
+    assert np.linalg.norm(pass_time(0.5) - stopped) < 0.002
+    assert not drive.clear_stop()[0]
+    drive.emergency(False)
+    assert drive.clear_stop()[0]
+    assert np.linalg.norm(pass_time(0.3) - stopped) < 0.002
+    assert drive.follow(ahead)
 
 
 def test_the_gripper_opens_and_feels_what_it_grasps(cell: Cell) -> None:

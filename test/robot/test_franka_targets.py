@@ -84,6 +84,18 @@ def test_no_target_takes_the_arm_out_of_its_limits():
                     faults += 1
                     assert 'does not answer' not in drive.sample().reason
                     reset()
+            reset()
+            drive.emergency(True)
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                step += 1
+                low_target = Pose(here.position - np.array([0, 0, 0.02]), here.quaternion)
+                assert not drive.command(Command(episode, step, low_target, math.nan))
+                stopped = drive.advance(arm.slice_s)
+                time.sleep(arm.slice_s)
+            assert stopped.mode is Mode.DISARMED
+            assert np.linalg.norm(stopped.state.twist[:3]) < 0.005
+            assert not drive.clear_stop()[0]
         finally:
             arm.close()
     print(f'over the box {1e3 * over_m:.2f} mm, {fastest_m_s:.2f} m/s, {faults} contacts')

@@ -67,5 +67,5 @@ def motors(config: Arx) -> str:
             time.sleep(PERIOD_S)
         sunk_mm = 1000 * float(abs(state.pose.position - begun.pose.position).max())
     finally:
-        arm.close()
+        arm.close(healthy=False)  # no motion
     return f'{state.q.size} motors answer and hold: the hand moved by {sunk_mm:.1f} mm in 2 s'

@@ -94,7 +94,7 @@ def teach(kind: str, page: str = 'peg_rlpd', *settings: str) -> None:
                 teaching = Teaching(jog, cell.arm, out.with_name(f'{out.name}.part'), finish)
                 _session(arm, teaching, waits=cell.arm.kind in LOCKSTEP)
             finally:
-                arm.close()
+                arm.close(healthy=False)  # no way home is known from where it was guided to
 
 
 def _drive(arm: Arm, config: RunConfig, limits: Safety, period_s: float) -> Drive:
