@@ -281,3 +281,19 @@ def test_a_process_ends_with_its_code_even_when_the_interpreter_never_gets_on(co
     begun = time.monotonic()
     assert subprocess.run([sys.executable, '-c', stuck], timeout=60).returncode == code
     assert time.monotonic() - begun < 50
+
+
+def test_a_node_that_is_ended_while_it_imports_says_nothing():
+    child = subprocess.Popen(
+        [sys.executable, '-c', 'import user_robot, time; print("in", flush=True); time.sleep(60)'],
+        env=os.environ | {'USER_NODE': '1'},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == 'in\n'
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=30)
+    assert said == ('', '')
+    assert child.returncode == -signal.SIGINT

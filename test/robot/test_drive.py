@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rig import Cell
 
+from user_core import config as schema
 from user_core.geometry import Pose, angle, from_relative, relative
 from user_robot.latch import Mode
 from user_robot.motion import Motion
@@ -137,7 +138,7 @@ def test_the_clock_of_a_cell_never_goes_back_not_even_at_a_reset():
 
 
 def test_an_arm_that_is_held_fast_gives_up_its_reset_with_the_reason():
-    cell = Cell()
+    cell = Cell(safety=schema.Safety(force_limit_n=1000))
     cell.reset()
     away = from_relative(cell.task.frame, np.array([0.0, 0.0, 0.3]), np.zeros(3))
     ends = []

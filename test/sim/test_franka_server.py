@@ -151,8 +151,10 @@ def test_the_hand_opens_grasps_the_peg_and_answers_a_motion_that_is_cut_off(
     assert hand.is_grasped
     assert hand.move(0.03, 0.1)
     assert hand.width == pytest.approx(0.03, abs=1e-4)
-    running = hand.move_async(0.08, 0.01)
-    time.sleep(0.1)
+    running = hand.move_async(0.08, 0.005)
+    end = time.monotonic() + 10
+    while hand.width < 0.031:  # it has begun
+        assert time.monotonic() < end
     hand.stop()
     assert running.wait(5.0)
     with suppress(franky.CommandException):

@@ -336,6 +336,7 @@ def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) ->
             'RCUTILS_LOGGING_USE_STDOUT': '1',
             'RCUTILS_CONSOLE_OUTPUT_FORMAT': '{message}' if leads else '{severity} {message}',
             'PYTHONUNBUFFERED': '1',
+            'USER_NODE': '1',
             'ROS_LOG_DIR': str(folder / 'logs' / 'ros'),
             **node.env,
         }

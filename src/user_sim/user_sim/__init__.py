@@ -1,3 +1,5 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
 """Simulated cells."""
+
+import user_core as user_core  # before what takes long to import
