@@ -107,7 +107,7 @@ def test_the_next_attempt_has_new_errors_and_an_idle_peg_keeps_its_own() -> None
 
 
 def test_a_drawn_arm_stands_where_the_simulated_one_does() -> None:
-    drawn = mujoco.MjModel.from_xml_string(peg_scene(drawn=True))
+    drawn = mujoco.MjModel.from_xml_string(peg_scene(FrankaSimConfig(), drawn=True))
     scene = FrankaScene(FrankaSimConfig(), Pose(HOME, DOWN))
     data = mujoco.MjData(drawn)
     data.qpos[:] = scene.data.qpos

@@ -6,11 +6,14 @@ import mujoco
 import numpy as np
 import pytest
 
+from user_core.arm_config import PegScene
 from user_sim.scene import peg_scene
 
 
 def test_peg_and_hole_differ_by_the_clearance_on_every_side() -> None:
-    model = mujoco.MjModel.from_xml_string(peg_scene(0.008, 0.0005))
+    model = mujoco.MjModel.from_xml_string(
+        peg_scene(PegScene(peg_half_width_m=0.008, clearance_m=0.0005))
+    )
     peg = model.geom('peg').size[:2]
     assert peg == pytest.approx([0.008, 0.008])
     for wall, axis, side in ((0, 0, 1), (1, 0, -1), (2, 1, 1), (3, 1, -1)):
@@ -21,7 +24,7 @@ def test_peg_and_hole_differ_by_the_clearance_on_every_side() -> None:
 
 def test_broken_edges_keep_the_peg_as_long_and_as_wide() -> None:
     for edge in (0.0, 0.001):
-        model = mujoco.MjModel.from_xml_string(peg_scene(edge_m=edge))
+        model = mujoco.MjModel.from_xml_string(peg_scene(PegScene(peg_edge_m=edge)))
         data = mujoco.MjData(model)
         mujoco.mj_forward(model, data)
         body, site = model.body('peg').id, model.site('tcp').id
@@ -36,8 +39,8 @@ def test_broken_edges_keep_the_peg_as_long_and_as_wide() -> None:
 
 
 def test_the_arm_weighs_the_same_with_and_without_its_looks() -> None:
-    plain = mujoco.MjModel.from_xml_string(peg_scene())
-    dressed = mujoco.MjModel.from_xml_string(peg_scene(visual=True))
+    plain = mujoco.MjModel.from_xml_string(peg_scene(PegScene()))
+    dressed = mujoco.MjModel.from_xml_string(peg_scene(PegScene(), drawn=True))
     assert dressed.nmesh > plain.nmesh
     assert plain.nv == dressed.nv == 7
     moving = plain.body_weldid > 0

@@ -33,19 +33,8 @@ class SimArm:
     def __init__(self, config: SimArmConfig, period_s: float = 0.1) -> None:
         self.config, self.period_s = config, period_s
         c = config
-        self.model = mujoco.MjModel.from_xml_string(
-            peg_scene(
-                c.peg_half_width_m,
-                c.clearance_m,
-                c.contact_time_s,
-                c.contact_friction,
-                c.peg_edge_m,
-            )
-        )
+        self.model = mujoco.MjModel.from_xml_string(peg_scene(c))
         self.model.opt.timestep = STEP_S
-        self.model.dof_frictionloss[:] = np.minimum(
-            self.model.dof_frictionloss, c.joint_friction_nm
-        )
         self.data = mujoco.MjData(self.model)
         self._site = self.model.site('tcp').id
         self._peg = self.model.body('peg').id

@@ -45,26 +45,13 @@ def fr3_path() -> Path:
     return Path(spec.submodule_search_locations[0]) / 'assets' / 'fr3.xml'
 
 
-def peg_scene(
-    peg_half_width_m: float = 0.008,
-    clearance_m: float = 0.0005,
-    contact_time_s: float = 0.004,
-    friction: float = 0.3,
-    edge_m: float = 0.0,
-    visual: bool = False,
-    drawn: bool = False,
-) -> str:
+def peg_scene(scene: PegScene, drawn: bool = False) -> str:
     """MJCF of the scene.
 
     Args:
-        peg_half_width_m: half the side of the peg's square section.
-        clearance_m: gap on every side when the peg is centred.
-        contact_time_s: time constant of the contacts (MuJoCo's solref); longer is softer.
-        friction: sliding friction between peg and block.
-        edge_m: radius of the broken edges at the peg's tip; 0 leaves them sharp.
-        visual: keep the arm's visual meshes (slow to load and to draw; physics is the same).
+        scene: peg, block, contact and joint friction.
         drawn: keep the links' coarse meshes, touching nothing, and add floor and lights: what a
-            camera sees at a tenth of the visual meshes' cost.
+            camera sees.
     """
     path = fr3_path()
     root = ET.parse(path).getroot()
@@ -72,15 +59,20 @@ def peg_scene(
     for section in ('actuator', 'tendon', 'equality', 'keyframe'):
         for element in root.findall(section):
             root.remove(element)
-    _strip(root, visual, drawn, peg_half_width_m)
+    for joint in root.iter('joint'):
+        if 'frictionloss' in joint.attrib:
+            friction = min(float(joint.attrib['frictionloss']), scene.joint_friction_nm)
+            joint.set('frictionloss', f'{friction}')
+    _strip(root, drawn, scene.peg_half_width_m)
     contact = {
-        'friction': f'{friction} 0.005 0.0001',
+        'friction': f'{scene.contact_friction} 0.005 0.0001',
         'condim': '4',
-        'solref': f'{contact_time_s} 1',
+        'solref': f'{scene.contact_time_s} 1',
         'solimp': '0.95 0.99 0.0005',
     }
-    _add_peg(root, peg_half_width_m, edge_m, contact)
-    _add_block(_element(root, 'worldbody'), peg_half_width_m + clearance_m, contact)
+    _add_peg(root, scene.peg_half_width_m, scene.peg_edge_m, contact)
+    hole = scene.peg_half_width_m + scene.clearance_m
+    _add_block(_element(root, 'worldbody'), hole, contact)
     _add_cameras(root)
     if drawn:
         _add_lights(root)
@@ -98,7 +90,7 @@ def _element(root: ET.Element, path: str) -> ET.Element:
     return found
 
 
-def _strip(root: ET.Element, visual: bool, drawn: bool, peg_half_width_m: float) -> None:
+def _strip(root: ET.Element, drawn: bool, peg_half_width_m: float) -> None:
     used: set[str] = set()
     for body in root.iter('body'):
         name = body.get('name', '')
@@ -111,7 +103,7 @@ def _strip(root: ET.Element, visual: bool, drawn: bool, peg_half_width_m: float)
         for geom in body.findall('geom'):
             kind = geom.get('class')
             link = name.startswith('fr3_link') and kind == 'collision'
-            if (link and not drawn) or (kind == 'visual' and not visual):
+            if (link and not drawn) or kind == 'visual':
                 body.remove(geom)
                 continue
             if link:

@@ -144,18 +144,14 @@ def draw(
     """
     if camera not in CAMERAS:
         raise UserError(f'there is no camera {camera}', f'the scene has {", ".join(CAMERAS)}')
-    studio = _studio(
-        threading.get_ident(),
-        (arm.peg_half_width_m, arm.clearance_m, arm.contact_time_s, arm.contact_friction),
-        arm.peg_edge_m,
-    )
+    studio = _studio(threading.get_ident(), arm)
     return studio.draw(snapshot, camera, width, height)
 
 
 @lru_cache(maxsize=8)
-def _studio(thread: int, contact: tuple[float, float, float, float], edge_m: float) -> _Studio:
+def _studio(thread: int, arm: PegScene) -> _Studio:
     del thread  # a GL context belongs to the thread that made it
-    return _Studio(peg_scene(*contact, edge_m, drawn=True))
+    return _Studio(peg_scene(arm, drawn=True))
 
 
 class _Studio:

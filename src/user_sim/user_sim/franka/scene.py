@@ -48,16 +48,7 @@ class FrankaScene:
     """
 
     def __init__(self, config: PegScene, start: Pose | None = None, seed: int = 0) -> None:
-        c = config
-        root = ET.fromstring(
-            peg_scene(
-                c.peg_half_width_m,
-                c.clearance_m,
-                c.contact_time_s,
-                c.contact_friction,
-                c.peg_edge_m,
-            )
-        )
+        root = ET.fromstring(peg_scene(config))
         # The control box adds gravity, of the peg too: its load is taken as known to it.
         for body in root.iter('body'):
             if body.get('mocap') is None:
@@ -67,9 +58,6 @@ class FrankaScene:
         ET.SubElement(hand, 'site', {**tcp.attrib, 'name': 'stiffness'})
         self.model = mujoco.MjModel.from_xml_string(ET.tostring(root, encoding='unicode'))
         self.model.opt.timestep = STEP_S
-        self.model.dof_frictionloss[:] = np.minimum(
-            self.model.dof_frictionloss, c.joint_friction_nm
-        )
         self.data = mujoco.MjData(self.model)
         self.config, self.seed, self.attempts = config, seed, 0
         self.tcp, self.stiffness = self.model.site('tcp').id, self.model.site('stiffness').id
