@@ -26,9 +26,9 @@ def nodes(context):
     return [
         Node(
             **{key: n[key] for key in ('package', 'executable', 'name', 'namespace', 'respawn')},
-            additional_env=n['env'], output='screen', respawn_delay=1.0,
+            additional_env=n['env'], output='screen', sigterm_timeout=f'{5 + n["end_s"]}',
             parameters=[{k: Value(v, value_type=str)} for k, v in n['parameters'].items()],
-            prefix=f'nice -n {n["nice"]}', sigterm_timeout=f'{5 + n["end_s"]}',
+            prefix=f'nice -n {n["nice"]}' if n['nice'] else None, respawn_delay=1.0,
             on_exit=None if n['respawn'] else Shutdown(reason=f'{n["name"]} has ended'),
         )
         for n in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)

@@ -108,7 +108,7 @@ def test_the_launch_file_starts_the_nodes_of_the_plan_without_our_libraries(tmp_
         for key in ('package', 'executable', 'name', 'namespace', 'respawn'):
             assert node[key] == getattr(spec, key)
         assert node['additional_env'] == dict(spec.env)
-        assert node['prefix'] == f'nice -n {spec.nice}'
+        assert node['prefix'] == (f'nice -n {spec.nice}' if spec.nice else None)
         assert float(node['sigterm_timeout']) >= 5 + spec.end_s
         values = {k: v for given in node['parameters'] for k, v in given.items()}
         assert values == {

@@ -2,16 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What hinders an arm is one sentence with what to do, before anything moves."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-import os
 from pathlib import Path
-import socket
-import struct
 import subprocess
 import sys
-import threading
 
+from boxes import address, answering, reply
 import numpy as np
 import pytest
 
@@ -20,10 +15,9 @@ from user_core.errors import UserError
 from user_core.geometry import Pose
 from user_robot import arm_check
 from user_robot.arm_check import computer, look
-from user_robot.arx.check import interface
+from user_robot.arx.can import interface
 from user_robot.foreign.check import judge
 from user_robot.franka.kinematics import flange
-from user_robot.franka.version import PORT
 from user_robot.teach.device import device
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +28,6 @@ def at_the_root(monkeypatch):
     monkeypatch.chdir(ROOT)
 
 
-def address() -> str:
-    return f'127.9.{os.urandom(1)[0]}.{os.urandom(1)[0] % 253 + 1}'
-
-
 def user(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, '-m', 'user_core.cli', *arguments],
@@ -45,33 +35,10 @@ def user(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@contextmanager
-def robot_of_version(server: int, where: str) -> Iterator[list[bytes]]:
-    """A control box that refuses every client for its version; notes what they sent."""
-    requests: list[bytes] = []
-    with socket.create_server((where, PORT)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    tcp, _ = listener.accept()
-                except OSError:
-                    return
-                with tcp:
-                    requests.append(tcp.recv(64))
-                    tcp.sendall(struct.pack('<IIIHH4x', 0, 1, 20, 1, server))
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield requests
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
 @pytest.mark.needs_ros
 def test_a_robot_of_another_version_is_one_message_and_no_second_attempt():
     where = address()
-    with robot_of_version(9, where) as requests:
+    with answering(where, reply(1, 9)) as requests:
         settings = (f'cells.arm0.arm.address={where}', 'cells.arm0.arm.realtime=ignore')
         done = user('check', 'peg_rlpd', 'arm=franka', *settings, 'move=yes')
     assert done.returncode == 2

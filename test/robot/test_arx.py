@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 import os
 from pathlib import Path
 import signal
@@ -25,6 +26,7 @@ from user_core.errors import UserError
 from user_core.geometry import Pose, angle
 from user_robot.arm import make_arm
 from user_robot.arx import arm as arx
+from user_robot.arx import can
 from user_robot.arx.arm import ArxArm
 from user_robot.drive import Drive
 from user_robot.latch import Mode
@@ -421,7 +423,7 @@ def test_a_killed_driver_leaves_damped_motors(running: Cell) -> None:
 
 
 def test_a_missing_interface_says_what_to_do(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(arx, 'INTERFACES', tmp_path)
+    monkeypatch.setattr(arx, 'interface', partial(can.interface, folder=tmp_path))
     with pytest.raises(UserError, match='ip link set can7 up type can bitrate 1000000'):
         ArxArm(ArxConfig(interface='can7'), 0.1)
     (tmp_path / 'can7').mkdir()
@@ -435,7 +437,8 @@ def test_a_missing_interface_says_what_to_do(tmp_path: Path, monkeypatch) -> Non
 
 def test_the_folder_of_a_bus_is_short_and_its_own(monkeypatch) -> None:
     monkeypatch.delenv('USER_CAN_FOLDER')
-    a, b = arx.can_folder('/data/' + 200 * 'x', 'arm0'), arx.can_folder('/data', 'arm1')
+    deep = Path('/data/' + 200 * 'x')
+    a, b = can.can_folder(deep, 'arm0'), can.can_folder(Path('/data'), 'arm1')
     assert a != b
     assert len(os.fsencode(a / 'can0')) < 108
-    assert a == arx.can_folder('/data/' + 200 * 'x', 'arm0')
+    assert a == can.can_folder(deep, 'arm0')

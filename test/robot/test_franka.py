@@ -6,16 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 import math
-import os
 from pathlib import Path
-import signal
 import subprocess
 import sys
 import time
 from typing import Any
 
+from boxes import Box, box
 import franky
 import numpy as np
 import pytest
@@ -32,50 +30,6 @@ PATIENCE_S = 20.0
 NEAR_M = 0.003
 """Joint friction keeps the arm from a target by up to this."""
 ABOVE = (0.0, 0.0, 0.03)
-
-
-def address() -> str:
-    """A loopback address that hardly another test takes."""
-    return f'127.{os.getpid() % 250 + 1}.{os.urandom(1)[0]}.{os.urandom(1)[0] % 253 + 1}'
-
-
-@dataclass
-class Box:
-    """A simulated control box in its own process."""
-
-    options: tuple[str, ...] = ('--exact',)
-    address: str = field(default_factory=address)
-    process: Any = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, '-m', 'user_sim.franka.server', '--address', self.address),
-                *self.options,
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert 'answers at' in self.process.stdout.readline()
-
-    def press_button(self) -> None:
-        """The enabling button: released, or held again."""
-        self.process.send_signal(signal.SIGUSR1)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
-
-
-@contextmanager
-def box(*options: str) -> Iterator[Box]:
-    running = Box(('--exact', *options))
-    running.start()
-    try:
-        yield running
-    finally:
-        running.kill()
 
 
 @pytest.fixture(scope='module')

@@ -3,21 +3,16 @@
 """A whole cell on a simulated control box: real driver, real protocol, real DDS, real kills."""
 
 import math
-import random
 import signal
 import time
 
+from boxes import address
 from cells import Graph
 import numpy as np
 import pytest
 from user_msgs.msg import RobotState
 
 pytestmark = [pytest.mark.needs_ros, pytest.mark.timeout(240)]
-
-
-def address() -> str:
-    """A loopback address of this test alone."""
-    return '127.' + '.'.join(str(random.SystemRandom().randint(2, 250)) for _ in range(3))
 
 
 @pytest.fixture

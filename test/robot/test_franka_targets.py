@@ -5,8 +5,8 @@
 import math
 import time
 
+from boxes import box
 import numpy as np
-from test_franka import box
 
 from user_core import config as schema
 from user_core.config import FrankaSimConfig

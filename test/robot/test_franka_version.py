@@ -4,50 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-import socket
 import struct
-import threading
 
+from boxes import answering, reply
 import pytest
 
 from user_core.errors import UserError
 from user_robot.franka import version as franka_version
-from user_robot.franka.version import PORT, ask, installed_library, judge, require, server_of
-
-
-@contextmanager
-def robot(address: str, answer: bytes | None) -> Iterator[list[bytes]]:
-    """A server on the robot's port that notes each request and gives one answer to it."""
-    requests: list[bytes] = []
-    with socket.create_server((address, PORT)) as listener:
-
-        def serve() -> None:
-            while True:
-                try:
-                    tcp, _ = listener.accept()
-                except OSError:
-                    return
-                with tcp, suppress(ConnectionResetError):
-                    requests.append(tcp.recv(64))
-                    if answer is not None:
-                        tcp.sendall(answer)
-                        tcp.recv(64)
-                    else:
-                        done.wait(5)
-
-        done = threading.Event()
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield requests
-        done.set()
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-def reply(status: int, version: int) -> bytes:
-    return struct.pack('<IIIHH4x', 0, 1, 20, status, version)
+from user_robot.franka.version import ask, installed_library, judge, require, server_of
 
 
 @pytest.mark.parametrize(
@@ -64,7 +28,7 @@ def test_the_installed_wheel_tells_its_libfranka() -> None:
 
 
 def test_a_panda_is_refused_once_with_the_wheel_to_take() -> None:
-    with robot('127.77.1.1', reply(1, 5)) as requests:
+    with answering('127.77.1.1', reply(1, 5)) as requests:
         with pytest.raises(UserError) as caught:
             require('127.77.1.1')
         assert len(requests) == 1
@@ -83,7 +47,7 @@ def test_a_robot_newer_than_every_wheel_asks_for_an_update() -> None:
 
 
 def test_a_robot_that_fits_is_accepted() -> None:
-    with robot('127.77.1.2', reply(0, 10)):
+    with answering('127.77.1.2', reply(0, 10)):
         verdict = ask('127.77.1.2')
     assert verdict.works
     assert verdict.server == 10
@@ -96,7 +60,7 @@ def test_a_closed_port_speaks_of_fci() -> None:
 
 def test_a_server_that_never_answers_is_given_up() -> None:
     with (
-        robot('127.77.1.4', None) as requests,
+        answering('127.77.1.4', None) as requests,
         pytest.raises(UserError, match='does not answer'),
     ):
         ask('127.77.1.4', timeout_s=0.2)
@@ -105,7 +69,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
 
 def test_another_server_on_the_port_is_no_franka() -> None:
     with (
-        robot('127.77.1.5', b'HTTP/1.1 400 Bad Request\r\n'),
+        answering('127.77.1.5', b'HTTP/1.1 400 Bad Request\r\n'),
         pytest.raises(UserError, match='no Franka'),
     ):
         require('127.77.1.5')

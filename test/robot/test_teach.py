@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 
+from boxes import address
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
@@ -398,10 +399,7 @@ def test_a_terminal_that_is_left_or_closed_ends_with_a_held_arm_and_nothing_lost
 
 @pytest.mark.needs_ros
 def test_a_franka_is_taught_through_its_own_driver(tmp_path):
-    out, where = (
-        tmp_path / 'lab.yaml',
-        f'127.{os.getpid() % 250 + 1}.7.{os.urandom(1)[0] % 253 + 1}',
-    )
+    out, where = tmp_path / 'lab.yaml', address()
     done = subprocess.run(
         [
             sys.executable, '-m', 'user_core.cli', 'teach', 'peg', 'peg_rlpd', 'arm=franka_sim',

@@ -49,7 +49,6 @@ class Peer:
 
     def __init__(self) -> None:
         rclpy.init()
-        self.shell = rclpy.create_node('arm', namespace='/arm0')
         self.node = rclpy.create_node('controller', namespace='/foreign')
         self.pose_pub = self._pub(PoseStamped, 'current_pose')
         self.twist_pub = self._pub(TwistStamped, 'current_twist')
@@ -84,7 +83,6 @@ class Peer:
 
     def arm(self, **changes) -> TopicsArm:
         arm = TopicsArm(schema.TopicsConfig(**{'max_age_s': 1.0, **changes}), 0.1)
-        arm.connect(self.shell)
         self.arms.append(arm)
         until(lambda: self.node.count_publishers('target_pose'))
         return arm
@@ -101,7 +99,6 @@ class Peer:
         self.thread.join()
         self.executor.shutdown()
         self.node.destroy_node()
-        self.shell.destroy_node()
         rclpy.shutdown()
 
 

@@ -1,7 +1,10 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated arm with every hidden error off, and the goal it aims at."""
+"""The simulated arm with every hidden error off, the goal it aims at, a simulated FR3."""
 
+from collections.abc import Iterator
+
+from franka_rig import Server, serve
 import pytest
 
 from user_core.config import PegTask, SimArmConfig
@@ -31,3 +34,10 @@ def exact_arm() -> SimArm:
 def goal() -> Pose:
     """The TCP at full insertion, z into the hole."""
     return Task(PegTask()).frame
+
+
+@pytest.fixture(scope='module')
+def server() -> Iterator[Server]:
+    """One server for the tests that leave it as they found it."""
+    with serve('--exact') as running:
+        yield running

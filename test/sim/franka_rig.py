@@ -4,13 +4,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-import os
-import subprocess
-import sys
 import time
 from typing import Any
 
+from boxes import Box
 import franky
 import numpy as np
 
@@ -29,17 +26,8 @@ def home(x: float, y: float, z: float) -> Array:
     return HOME + np.array([x, y, z])
 
 
-def address() -> str:
-    """A loopback address that hardly another test takes."""
-    return f'127.{os.getpid() % 250 + 1}.{os.urandom(1)[0]}.{os.urandom(1)[0] % 253 + 1}'
-
-
-@dataclass
-class Server:
+class Server(Box):
     """A running server."""
-
-    address: str
-    process: subprocess.Popen[str]
 
     def picture(self) -> Reader:
         """Where its scene can be seen from outside."""
@@ -49,24 +37,18 @@ class Server:
 @contextmanager
 def serve(*options: str) -> Iterator[Server]:
     """A server in its own process, ended by SIGTERM."""
-    where = address()
-    process = subprocess.Popen(
-        [sys.executable, '-m', 'user_sim.franka.server', '--address', where, *options],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    server = Server(options)
+    server.start()
     try:
-        assert process.stdout is not None
-        assert 'answers at' in process.stdout.readline()
-        yield Server(where, process)
-        process.terminate()
-        out = process.communicate(timeout=START_S)[0]
+        yield server
+        server.process.terminate()
+        out = server.process.communicate(timeout=START_S)[0]
         print(out)
-        assert process.returncode == 0
+        assert server.process.returncode == 0
         assert 'realtime factor' in out
     finally:
-        process.kill()
-        process.wait()
+        server.process.kill()
+        server.process.wait()
 
 
 def connect(server: Server, force_n: float = 250.0) -> Any:

@@ -18,7 +18,7 @@ import yaml
 
 from user_core.config import load
 from user_core.errors import UserError
-from user_robot.arx.arm import can_folder
+from user_robot.arx.can import can_folder
 from user_sim.arx.bus import FRAME, SCALE, SCALE_ID
 from user_sim.arx.canshim import place_shim
 from user_sim.arx.motors import CLEAR, DISABLE, ENABLE, OVERHEATED, ZERO, ArxMotors

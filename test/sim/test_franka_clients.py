@@ -33,14 +33,6 @@ import pytest
 
 from user_sim.franka.state import Fault
 
-
-@pytest.fixture(scope='module')
-def server() -> Iterator[Server]:
-    """One server for the tests that leave it as they found it."""
-    with serve('--exact') as running:
-        yield running
-
-
 CLIENT = """
 import sys, time, numpy as np, franky
 robot = franky.Robot(sys.argv[1], realtime_config=franky.RealtimeConfig.Ignore)

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from typing import Any
 
-from franka_rig import DOWN, HOME, START_S, address, wait_for
+from boxes import address
+from franka_rig import DOWN, HOME, START_S, wait_for
 from franky_sim.franka_robot_state import FrankaRobotState
 import mujoco
 import numpy as np

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The simulated FR3 through franky: motion, contact, reflexes, the hand, its twin in process."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 import time
 
@@ -15,7 +14,6 @@ from franka_rig import (
     errors,
     follow,
     home,
-    serve,
     tracker,
     wait_for,
 )
@@ -27,13 +25,6 @@ from scipy.spatial.transform import Rotation
 from user_core.config import FrankaSimConfig, SimArmConfig
 from user_core.geometry import Array, Pose
 from user_sim.arm import SimArm
-
-
-@pytest.fixture(scope='module')
-def server() -> Iterator[Server]:
-    """One server for the tests that leave it as they found it."""
-    with serve('--exact') as running:
-        yield running
 
 
 def test_the_arm_waits_above_the_block_and_follows_targets(server: Server) -> None:

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -160,8 +159,7 @@ def domain(config: RunConfig, machine: str | None = None) -> str:
     Raises:
         UserError: a cell of the same name is alive, or the domain cannot be joined.
     """
-    import rclpy
-    from rclpy.signals import SignalHandlerOptions
+    from user_core.node import Guest  # ROS is slow to import
 
     here = {n for n, cell in config.cells.items() if machine in (None, cell.machine)}
     number = os.environ.get('ROS_DOMAIN_ID') or '0'
@@ -169,25 +167,19 @@ def domain(config: RunConfig, machine: str | None = None) -> str:
         raise UserError(
             f'ROS_DOMAIN_ID is {number}', f'domains are 0 ... {LAST_DOMAIN}', 'Set one of them'
         )
-    context = rclpy.Context()
     try:
-        rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
-        node = rclpy.create_node(f'check_{os.getpid()}', context=context, enable_rosout=False)
+        guest = Guest(f'check_{os.getpid()}')
     except Exception as error:
         raise UserError(f'ROS domain {number} cannot be joined', str(error)) from error
-    try:
+    with guest:
         until = time.monotonic() + DISCOVERY_S
         while time.monotonic() < until:
             time.sleep(0.1)
-            for name, namespace in node.get_node_names_and_namespaces():
+            for name, namespace in guest.node.get_node_names_and_namespaces():
                 if namespace.strip('/') in here and name in ('arm', 'episode'):
                     raise UserError(
                         f'A cell named {namespace.strip("/")} is alive on ROS domain {number}',
                         'two cells of one name would command the same arm',
                         'End the other run, name the cell differently, or set ROS_DOMAIN_ID',
                     )
-    finally:
-        node.destroy_node()
-        with suppress(Exception):
-            rclpy.shutdown(context=context)
     return f'ROS domain {number}: no cell named {", ".join(sorted(here))} is alive'

@@ -169,6 +169,42 @@ class Shell(Node):
         timer = self.create_timer(1.0, report)
 
 
+class Guest:
+    """A node of its own, in a context of its own, for whoever is no node of a plan: a check, a
+    command, a driver whose arm is on a ROS graph. No signal handlers, no global arguments.
+
+    Attributes:
+        node: for publishers, subscriptions and clients.
+        executor: holds the node; whoever made the guest spins it.
+    """
+
+    def __init__(self, name: str, namespace: str = '/') -> None:
+        self.context = rclpy.Context()
+        rclpy.init(args=[], context=self.context, signal_handler_options=SignalHandlerOptions.NO)
+        self.node = Node(
+            name,
+            namespace=namespace,
+            context=self.context,
+            enable_rosout=False,
+            start_parameter_services=False,
+        )
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the graph."""
+        self.executor.shutdown(timeout_sec=1.0)
+        self.node.destroy_node()
+        with suppress(Exception):  # somebody ended the context
+            rclpy.shutdown(context=self.context)
+
+
 def run_node(build: Callable[..., Any], name: str) -> NoReturn:
     """The main of a node: spins it until a signal, `Shell.finish`, an error or `rclpy.shutdown`.
 

@@ -7,14 +7,12 @@ from __future__ import annotations
 import os
 import time
 
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.signals import SignalHandlerOptions
 from std_srvs.srv import Trigger
 
 from user_core import topics
 from user_core.config import RunConfig
 from user_core.errors import UserError
+from user_core.node import Guest
 
 WITHIN_S = 5.0
 """A living cell answers within this."""
@@ -35,30 +33,21 @@ def tell(config: RunConfig, cell: str | None) -> str:
             'cells.<cell>.ready is auto',
             'Start the run with cells.arm0.ready=ask',
         )
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
-    node = rclpy.create_node(f'ready_{os.getpid()}', context=context, enable_rosout=False)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
-    try:
-        answers = [_call(node, executor, name) for name in ([cell] if cell else asking)]
-    finally:
-        executor.shutdown()
-        node.destroy_node()
-        rclpy.shutdown(context=context)
+    with Guest(f'ready_{os.getpid()}') as guest:
+        answers = [_call(guest, name) for name in ([cell] if cell else asking)]
     if refused := [text for done, text in answers if not done]:
         raise UserError('; '.join(refused))
     return '; '.join(text for _, text in answers)
 
 
-def _call(node: rclpy.node.Node, executor: SingleThreadedExecutor, cell: str) -> tuple[bool, str]:
-    client = node.create_client(Trigger, topics.name('ready', cell))
+def _call(guest: Guest, cell: str) -> tuple[bool, str]:
+    client = guest.node.create_client(Trigger, topics.name('ready', cell))
     end = time.monotonic() + WITHIN_S
     while not client.service_is_ready() and time.monotonic() < end:
-        executor.spin_once(0.05)
+        guest.executor.spin_once(0.05)
     future = client.call_async(Trigger.Request())
     while not future.done() and time.monotonic() < end:
-        executor.spin_once(0.05)
+        guest.executor.spin_once(0.05)
     if not future.done():
         return False, f'cell {cell} does not answer: see `user status`'
     return bool(future.result().success), f'{cell}: {future.result().message}'

@@ -10,7 +10,7 @@ the *thread* that started them ends).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 import ctypes
 from dataclasses import dataclass, field
@@ -130,14 +130,6 @@ class Supervisor:
         process.born, process.due = time.monotonic(), None
         if process.log is None:
             process.log = (self.logs / f'{process.name.replace("/", "_")}.log').open('ab')
-        parent = os.getpid()
-
-        def bind() -> None:
-            # In the child, before exec: die with the supervisor, however that dies.
-            _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != parent:
-                os._exit(1)
-
         try:
             process.child = subprocess.Popen(
                 process.command,
@@ -146,7 +138,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(process.env),
                 process_group=0,
-                preexec_fn=bind,  # safe: no other Python thread runs, and it takes no lock
+                preexec_fn=die_with_parent(),  # safe: no other thread runs, and it takes no lock
             )
         except OSError as error:
             self._say(process, f'cannot be started: {error}')
@@ -278,6 +270,18 @@ class Supervisor:
             return
         with suppress(OSError):  # the reader or the whole terminal may be gone
             print(line if process.leads else f'{process.name} | {line}', file=self.out, flush=True)
+
+
+def die_with_parent() -> Callable[[], None]:
+    """For `preexec_fn`: the child is ended by SIGTERM when we are gone, however we went."""
+    parent = os.getpid()
+
+    def bind() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return bind
 
 
 def _pipe(process: Process) -> IO[bytes]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 import time
 from typing import Any, Protocol
 
@@ -65,12 +66,24 @@ class ArmState:
     grasped: bool = False
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a driver works: the name of its cell, and the folder of the run."""
+
+    cell: str = 'arm0'
+    folder: Path = Path()
+
+
+BY_HAND = Site()
+"""No run: a check, a script."""
+
+
 class Arm(Protocol):
     """A driver. One thread at a time calls it, and no call blocks: what takes longer than a
     millisecond happens in the driver's own thread or process.
 
-    Its constructor takes (config, period_s), connects within seconds, moves nothing, and raises
-    UserError when that fails.
+    Its constructor takes (config, period_s, site), connects within seconds, moves nothing, and
+    raises UserError when that fails.
     """
 
     slice_s: float
@@ -112,7 +125,7 @@ class Arm(Protocol):
         """
 
 
-def make_arm(config: Any, period_s: float) -> Arm:
+def make_arm(config: Any, period_s: float, site: Site = BY_HAND) -> Arm:
     """The driver that `config.kind` names. The device of a simulated one may be a while coming."""
     if config.kind not in ARMS:
         raise UserError(
@@ -134,7 +147,7 @@ def make_arm(config: Any, period_s: float) -> Arm:
     patience_s = time.monotonic() + DEVICE_WITHIN_S
     while True:
         try:
-            arm: Arm = driver(config, period_s)
+            arm: Arm = driver(config, period_s, site)
             return arm
         except UserError:
             if not config.kind.endswith('_sim') or time.monotonic() > patience_s:

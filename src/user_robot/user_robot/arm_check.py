@@ -20,6 +20,7 @@ import sys
 from user_core.arm_config import Arx, Franka, TopicsConfig
 from user_core.config import Cell, from_json
 from user_core.errors import UserError
+from user_robot.verdict import Verdict, bad
 
 WITHIN_S = 80
 """A check that takes longer is ended, wherever it hangs."""
@@ -31,8 +32,6 @@ LIBRARIES = {
 }
 REALTIME = Path('/sys/kernel/realtime')
 FIFO_PRIORITY = 20
-
-Verdict = tuple[bool, str]
 
 
 def look(cell: Cell, move: bool) -> Iterator[Verdict]:
@@ -86,17 +85,12 @@ def computer(
     if is_rt:
         yield True, 'the kernel is a realtime one'
     elif enforce:
-        yield (
-            False,
-            str(
-                UserError(
-                    'the kernel is no realtime one (PREEMPT_RT)',
-                    'the robot wants an answer each millisecond',
-                    'boot one (Ubuntu: `sudo pro enable realtime-kernel`), or set'
-                    ' cells.<cell>.arm.realtime=ignore, which costs robot stops'
-                    ' (communication_constraints_violation) whenever the computer is busy',
-                )
-            ),
+        yield bad(
+            'the kernel is no realtime one (PREEMPT_RT)',
+            'the robot wants an answer each millisecond',
+            'boot one (Ubuntu: `sudo pro enable realtime-kernel`), or set'
+            ' cells.<cell>.arm.realtime=ignore, which costs robot stops'
+            ' (communication_constraints_violation) whenever the computer is busy',
         )
     else:
         yield True, 'no realtime kernel, and the page ignores it: a busy computer stops the robot'
@@ -105,17 +99,13 @@ def computer(
     if allowed:
         yield True, 'realtime priorities are allowed'
     else:
-        yield (
-            not enforce,
-            str(
-                UserError(
-                    'realtime priorities are not allowed to this user',
-                    f'rtprio is {most}',
-                    'add `@realtime - rtprio 99` to /etc/security/limits.conf, join that group and'
-                    ' log in again',
-                )
-            ),
+        _, text = bad(
+            'realtime priorities are not allowed to this user',
+            f'rtprio is {most}',
+            'add `@realtime - rtprio 99` to /etc/security/limits.conf, join that group and log in'
+            ' again',
         )
+        yield not enforce, text
 
 
 def _said(step: Callable[[], str]) -> Iterator[Verdict]:

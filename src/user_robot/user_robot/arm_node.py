@@ -5,36 +5,32 @@
 from __future__ import annotations
 
 from functools import partial
-import os
 import threading
 import time
 from typing import Any
 
-from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
+from geometry_msgs.msg import PoseStamped
 import numpy as np
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.task import Future
-from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from user_msgs.action import MoveTo
 from user_msgs.msg import Target
 
-from user_core.messages import NS, doubles, nanoseconds, numbers, pose, pose_msg, stamp_s
+from user_core.arm_config import LOCKSTEP, RealArm
+from user_core.messages import NS, nanoseconds, numbers, pose
 from user_core.node import Shell, run_node
 from user_robot import wire
-from user_robot.arm import make_arm
-from user_robot.arx.arm import can_folder
+from user_robot.arm import Site, make_arm
 from user_robot.drive import SLICE_S, Drive
 from user_robot.gripper import Gripper
 from user_robot.row import Sample
 from user_robot.spread import Spread
+from user_robot.standard import Standard
 from user_robot.task import make_task
 
-JOINTS_S = 0.05
-"""Joint states are for viewers: at most one in this time (steady clock)."""
 FALLEN_BEHIND_S = 0.1
 """A law that is this late does not catch up: the lost time is counted."""
 PARK_WITHIN_S = 5.0
@@ -52,42 +48,25 @@ class ArmNode:
         config, cell = shell.config, shell.config.cells[shell.cell]
         self.realtime = config.pace == 'realtime'
         self.task = make_task(config.task)
-        if cell.arm.kind == 'arx_sim':
-            os.environ['USER_CAN_FOLDER'] = str(can_folder(shell.folder, shell.cell))
-        self.arm = make_arm(cell.arm, 1 / cell.control_hz)
-        if hasattr(self.arm, 'connect'):
-            self.arm.connect(shell)  # its arm is on the same graph
+        real = cell.arm if isinstance(cell.arm, RealArm) else RealArm(min_success_rate=0.0)
+        period_s, site = 1 / cell.control_hz, Site(shell.cell, shell.folder)
+        self.arm = make_arm(cell.arm, period_s, site)
         self.drive = Drive(
-            self.arm, cell.safety, self.task, 1 / cell.control_hz,
-            min_success_rate=getattr(cell.arm, 'min_success_rate', 0.0),
-        )  # fmt: skip
-        self.park_up_m = getattr(cell.arm, 'park_up_m', 0.0)
+            self.arm, cell.safety, self.task, period_s, min_success_rate=real.min_success_rate
+        )
+        self.park_up_m = real.park_up_m
+        self.simulated = cell.arm.kind in LOCKSTEP
         self.writer = wire.Writer(shell.run, shell.cell)
-        self.frame = f'{shell.cell}/base'
-        self.joints_at_s = 0.0
         self.behind_s = 0.0
         self.steps = self.late_slices = 0
         self.period, self.latency, self.age = Spread(), Spread(), Spread()
         self.state_pub = shell.create_pub('robot_state')
-        self.viewers = {
-            key: shell.create_pub(key)
-            for key in (
-                'clock',
-                'joint_states',
-                'current_pose',
-                'current_twist',
-                'external_wrench',
-            )
-        }
-        self.viewed: set[str] = set()
+        self.standard = Standard(shell, self.simulated)
         shell.create_sub('target', self.on_target)
         shell.create_sub('target_pose', self.on_foreign_target)
         shell.create_sub('estop', self.on_estop)
-        for name, call in (
-            ('stop', self.on_stop),
-            ('clear_stop', self.on_clear),
-        ):
-            shell.create_service(Trigger, name, call)
+        shell.create_service(Trigger, 'stop', self.on_stop)
+        shell.create_service(Trigger, 'clear_stop', self.on_clear)
         # Its answer takes time; in the default group nothing else would run meanwhile.
         waiting = ReentrantCallbackGroup()
         shell.create_service(Trigger, 'recover', self.on_recover, callback_group=waiting)
@@ -131,37 +110,7 @@ class ArmNode:
     def publish(self, sample: Sample) -> None:
         """The sample first; then what viewers and other stacks listen to."""
         self.state_pub.publish(self.writer.state(sample))
-        viewed, state = self.viewed, sample.state
-        if not viewed:
-            return
-        stamp = stamp_s(state.stamp_s)
-        if 'clock' in viewed and not self.realtime:
-            self.viewers['clock'].publish(Clock(clock=stamp))
-        if 'current_pose' in viewed:
-            out = PoseStamped(pose=pose_msg(state.pose))
-            self._send('current_pose', out, stamp)
-        if 'current_twist' in viewed:
-            twist = TwistStamped()
-            twist.twist.linear.x, twist.twist.linear.y, twist.twist.linear.z = state.twist[:3]
-            twist.twist.angular.x, twist.twist.angular.y, twist.twist.angular.z = state.twist[3:]
-            self._send('current_twist', twist, stamp)
-        if 'external_wrench' in viewed:
-            wrench = WrenchStamped()
-            wrench.wrench.force.x, wrench.wrench.force.y, wrench.wrench.force.z = state.wrench[:3]
-            torque = wrench.wrench.torque
-            torque.x, torque.y, torque.z = state.wrench[3:]
-            self._send('external_wrench', wrench, stamp)
-        if 'joint_states' in viewed and time.monotonic() - self.joints_at_s >= JOINTS_S:
-            self.joints_at_s = time.monotonic()
-            joints = JointState(name=[f'joint{i + 1}' for i in range(state.q.size)])
-            joints.position, joints.velocity, joints.effort = map(
-                doubles, (state.q, state.dq, state.tau)
-            )
-            self._send('joint_states', joints, stamp)
-
-    def _send(self, key: str, message: Any, stamp: Any) -> None:
-        message.header.stamp, message.header.frame_id = stamp, self.frame
-        self.viewers[key].publish(message)
+        self.standard.publish(sample.state)
 
     def announce(self) -> None:
         """Tells a change of the latch at once; in realtime the next sample tells it anyway."""
@@ -180,7 +129,8 @@ class ArmNode:
                 self.shell.call_soon(partial(_raise, error))
                 return
             now = time.monotonic()
-            self.age.add(time.time() - sample.state.stamp_s)
+            if not self.simulated:
+                self.age.add(time.time() - sample.state.stamp_s)
             self.period.add(now - before)
             self.late_slices += now - before > 1.5 * slice_s
             before = now
@@ -274,7 +224,7 @@ class ArmNode:
         """What the arm is up to, twice a second: for people and for a late episode node."""
         self.announce()
         sample, latch = self.drive.sample(), self.drive.latch
-        self.viewed = {k for k, pub in self.viewers.items() if pub.get_subscription_count()}
+        self.standard.look()
         numbers = {
             'steps': self.steps,
             'behind_s': self.behind_s,
@@ -289,8 +239,9 @@ class ArmNode:
                 'period_p99_ms': self.period.ms(0.99),
                 'command_latency_p50_ms': self.latency.ms(0.5),
                 'command_latency_p99_ms': self.latency.ms(0.99),
-                'state_age_p99_ms': self.age.ms(0.99),
             }
+            if not self.simulated:
+                numbers['state_age_p99_ms'] = self.age.ms(0.99)
         self.shell.metrics(sample.mode.name, sample.reason, **numbers)
 
     # ------------------------------------------------------------------ the end

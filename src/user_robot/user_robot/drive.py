@@ -101,8 +101,9 @@ class Drive:
             taken = self._episode and not self._foreign and since_s < FOREIGN_AFTER_S
             if taken or self.motion or not self.latch.allows():
                 return False
-            self._foreign = True
-            return self._apply(target, math.nan)
+            followed = self._apply(target, math.nan)
+            self._foreign = self._foreign or followed
+            return followed
 
     def step(self, command: Command) -> Sample:
         """Lockstep: the command, one control period, the sample that answers it."""
@@ -190,8 +191,8 @@ class Drive:
             else:
                 self.latch.rest()
                 self._goal, self._next, self._ended = goal, (episode, seed), ended
-                self.motion = Travel(way, None if snap else joints)
-                self._go_on(self.motion, speeds)
+                self.motion = Travel(way, None if snap else joints, speeds)
+                self._go_on(self.motion)
 
         with self._lock:
             self._state = self.arm.state()
@@ -253,9 +254,9 @@ class Drive:
             )
         return '' if latch.reset_recovers else latch.reason
 
-    def _go_on(self, motion: Travel, speeds: tuple[float, float, float]) -> None:
+    def _go_on(self, motion: Travel) -> None:
         try:
-            motion.next(self._state.pose, self.arm.move_joints, *speeds)
+            motion.next(self._state.pose, self.arm.move_joints)
         except UserError as error:
             self.cancel(str(error))
 
@@ -270,7 +271,7 @@ class Drive:
         elif (line and not line.done(pose)) or self._state.moving:
             return
         elif motion.more():
-            self._go_on(motion, motion.speeds)
+            self._go_on(motion)
         else:
             self._arrive()
 

@@ -89,10 +89,19 @@ class Travel:
 
     Attributes:
         line: the present leg; None while the joints move, or before the first leg.
+
+    Args:
+        waypoints: of the lines.
+        joints: the posture, None for none.
         speeds: m/s, rad/s, joint rad/s.
     """
 
-    def __init__(self, waypoints: Sequence[Pose], joints: Array | None) -> None:
+    def __init__(
+        self,
+        waypoints: Sequence[Pose],
+        joints: Array | None,
+        speeds: tuple[float, float, float],
+    ) -> None:
         way = list(waypoints)
         self._legs: deque[list[Pose] | Array] = deque()
         if joints is not None:
@@ -101,22 +110,15 @@ class Travel:
         else:
             self._legs.append(way)
         self.line: Motion | None = None
-        self.speeds = (0.0, 0.0, 0.0)
+        self._speeds = speeds
 
     def more(self) -> bool:
         """Whether a leg is left."""
         return bool(self._legs)
 
-    def next(
-        self,
-        here: Pose,
-        move_joints: Callable[[Array, float], None],
-        speed_m_s: float,
-        speed_rad_s: float,
-        joint_speed_rad_s: float,
-    ) -> None:
+    def next(self, here: Pose, move_joints: Callable[[Array, float], None]) -> None:
         """Begins the next leg at the measured pose."""
-        self.speeds, leg = (speed_m_s, speed_rad_s, joint_speed_rad_s), self._legs.popleft()
+        leg, (speed_m_s, speed_rad_s, joint_speed_rad_s) = self._legs.popleft(), self._speeds
         if isinstance(leg, list):
             self.line = Motion(here, leg, speed_m_s, speed_rad_s)
         else:

@@ -16,7 +16,7 @@ class Spread:
     """
 
     def __init__(self) -> None:
-        self._counts = [0] * BINS
+        self._counts = np.zeros(BINS, np.int64)
         self.count = 0
 
     def add(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from user_core.config import SimArmConfig
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
-from user_robot.arm import ArmState
+from user_robot.arm import BY_HAND, ArmState, Site
 from user_sim.law import Gains, ImpedanceLaw
 from user_sim.scene import HOME_Q_RAD, peg_scene, place_block, place_peg, solve_ik
 
@@ -30,7 +30,7 @@ class SimArm:
 
     slice_s = 0.01
 
-    def __init__(self, config: SimArmConfig, period_s: float = 0.1) -> None:
+    def __init__(self, config: SimArmConfig, period_s: float = 0.1, site: Site = BY_HAND) -> None:
         self.config, self.period_s = config, period_s
         c = config
         self.model = mujoco.MjModel.from_xml_string(peg_scene(c))

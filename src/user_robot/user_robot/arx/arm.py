@@ -5,10 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-import hashlib
 import os
-from pathlib import Path
-import tempfile
 import threading
 import time
 from typing import Any
@@ -18,7 +15,8 @@ import numpy as np
 from user_core.arm_config import Arx
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
-from user_robot.arm import ArmState
+from user_robot.arm import BY_HAND, ArmState, Site
+from user_robot.arx.can import can_folder, interface
 from user_robot.arx.process import Process
 from user_robot.arx.report import Report
 
@@ -31,7 +29,6 @@ SINK_S = 2.5
 """A process that has damped the motors may end by itself for so long; the SDK takes 2 to 4 s."""
 BEAT_S = 0.02
 """The process is told at most so often that the driver lives; it holds after 0.2 s without."""
-INTERFACES = Path('/sys/class/net')
 
 
 class ArxArm:
@@ -53,10 +50,10 @@ class ArxArm:
 
     slice_s = 0.005
 
-    def __init__(self, config: Arx, period_s: float) -> None:
+    def __init__(self, config: Arx, period_s: float, site: Site = BY_HAND) -> None:
         del period_s
         self.config = config
-        self._environment = _environment(config)
+        self._environment = _environment(config, site)
         self._fault, self._peak, self._motion = '', 0.0, 0
         self._last: Report | None = None
         self._heard_s = self._told_s = 0.0
@@ -212,22 +209,11 @@ def sdk_model(model: str) -> str:
     return {'X7Left': 'X7_left', 'X7Right': 'X7_right'}.get(model, model)
 
 
-def can_folder(run_folder: str | Path = '', cell: str = '') -> Path:
-    """Where the sockets of a cell's emulated CAN bus are: $USER_CAN_FOLDER when it is set.
-
-    Else it follows from the run's folder and the cell, and is short: a socket's path has to be.
-    """
-    if given := os.environ.get('USER_CAN_FOLDER'):
-        return Path(given)
-    key = hashlib.sha256(f'{run_folder}|{cell}'.encode()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f'user-{os.getuid()}-{key}'
-
-
-def _environment(config: Arx) -> dict[str, str]:
+def _environment(config: Arx, site: Site) -> dict[str, str]:
     """The process's environment, when the interface is there."""
     threads = {'OMP_NUM_THREADS': '1', 'OPENBLAS_NUM_THREADS': '1'}
     if config.kind == 'arx_sim':  # type: ignore[attr-defined]  # every registered arm has one
-        folder = can_folder()
+        folder = can_folder(site.folder, site.cell)
         if not (folder / config.interface).exists():
             raise UserError(
                 f'there is no emulated CAN bus {folder / config.interface}',
@@ -236,15 +222,5 @@ def _environment(config: Arx) -> dict[str, str]:
             )
         shim = {'USER_CAN_FOLDER': str(folder), 'LD_PRELOAD': str(folder / 'canshim.so')}
         return os.environ | threads | shim
-    up = f'sudo ip link set {config.interface} up type can bitrate 1000000'
-    try:
-        flags = int((INTERFACES / config.interface / 'flags').read_text(), 16)
-    except OSError:
-        raise UserError(
-            f'there is no CAN interface {config.interface}',
-            'the adapter is not plugged in, or it has another name',
-            f'plug it in and run `{up}`',
-        ) from None
-    if not flags & 1:
-        raise UserError(f'the CAN interface {config.interface} is down', '', f'run `{up}`')
+    interface(config.interface)
     return os.environ | threads

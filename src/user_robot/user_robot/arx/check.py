@@ -5,38 +5,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 import time
 
 from user_core.arm_config import Arx
 from user_core.errors import UserError
 from user_robot.arx.arm import ArxArm
+from user_robot.arx.can import interface
+from user_robot.verdict import Verdict
 
-INTERFACES = Path('/sys/class/net')
 HOLD_S, PERIOD_S = 2.0, 0.02
-
-Verdict = tuple[bool, str]
-
-
-def interface(name: str, folder: Path = INTERFACES) -> str:
-    """A sentence when the CAN interface exists and is up.
-
-    Raises:
-        UserError: it does not, or is down.
-    """
-    up = f'`sudo ip link set {name} up type can bitrate 1000000`'
-    try:
-        flags = int((folder / name / 'flags').read_text(), 16)
-    except OSError:
-        known = sorted(p.name for p in folder.glob('*can*'))
-        raise UserError(
-            f'there is no CAN interface {name}',
-            f'there are {", ".join(known)}' if known else 'the adapter is not plugged in',
-            f'plug it in and run {up}, or correct cells.<cell>.arm.interface',
-        ) from None
-    if not flags & 1:
-        raise UserError(f'the CAN interface {name} is down', '', f'run {up}')
-    return f'the CAN interface {name} is up'
 
 
 def bus(config: Arx, move: bool) -> Iterator[Verdict]:

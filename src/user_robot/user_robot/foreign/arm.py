@@ -12,8 +12,7 @@ from typing import Any
 
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 import numpy as np
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
+from rclpy.executors import ExternalShutdownException
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from scipy.spatial.transform import Rotation
 from sensor_msgs.msg import JointState
@@ -22,7 +21,8 @@ from user_core.arm_config import TopicsConfig
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
 from user_core.messages import NS, nanoseconds, numbers, pose, pose_msg, stamp
-from user_robot.arm import ArmState
+from user_core.node import Guest
+from user_robot.arm import BY_HAND, ArmState, Site
 from user_robot.follower import PoseFollower
 
 CONNECT_S = 10.0
@@ -82,88 +82,71 @@ class TopicsArm:
 
     slice_s = 0.01
 
-    def __init__(self, config: TopicsConfig, period_s: float) -> None:
-        del period_s
+    def __init__(self, config: TopicsConfig, period_s: float, site: Site = BY_HAND) -> None:
         self.config = config
         self._lock = threading.Lock()
         self._heard = _Heard()
         self._first, self._closing = threading.Event(), threading.Event()
         self._target: Pose | None = None
         turn = config.max_speed_rad_s / config.max_speed_m_s
-        self._follower = PoseFollower(
-            Pose.identity(),
-            (config.max_speed_m_s, config.max_speed_m_s * turn),
-            (config.max_acceleration_m_s2, config.max_acceleration_m_s2 * turn),
-            (config.max_jerk_m_s3, config.max_jerk_m_s3 * turn),
-        )
+        limits = config.max_speed_m_s, config.max_acceleration_m_s2, config.max_jerk_m_s3
+        self._follower = PoseFollower(Pose.identity(), *((most, most * turn) for most in limits))
+        self._connect(site.cell)
 
-    def connect(self, shell: Node) -> None:
-        """Joins the graph beside the arm node and waits for the first pose.
-
-        Raises:
-            UserError: no pose came, or the topics are the arm node's own.
-        """
-        root = f'/{self.config.namespace.strip("/")}'
-        if root == shell.get_namespace():
+    def _connect(self, cell: str) -> None:
+        """Joins the graph beside the arm node and waits for the first pose."""
+        self._root = root = f'/{self.config.namespace.strip("/")}'
+        if root == f'/{cell}':
             raise UserError(
-                f'The foreign arm of cell {root[1:]} would be the cell itself',
-                f'arm.namespace is {root}, where this node speaks',
+                f'The foreign arm of cell {cell} would be the cell itself',
+                f'arm.namespace is {root}, where its own node speaks',
                 'Give the namespace of the other stack',
             )
-        self._root = root
-        self._node = node = Node(
-            'foreign_arm',
-            namespace=shell.get_namespace(),
-            context=shell.context,
-            use_global_arguments=False,  # else it takes the arm node's name
-            start_parameter_services=False,
-        )
+        self._guest = Guest('foreign_arm', f'/{cell}')
         for kind, name, call in (
             (PoseStamped, 'current_pose', self._on_pose),
             (TwistStamped, 'current_twist', self._on_twist),
             (WrenchStamped, 'external_wrench', self._on_wrench),
             (JointState, 'joint_states', self._on_joints),
         ):
-            node.create_subscription(kind, f'{root}/{name}', call, _READER)
-        self._executor = SingleThreadedExecutor(context=shell.context)
-        self._executor.add_node(node)
+            self._guest.node.create_subscription(kind, f'{root}/{name}', call, _READER)
+        self._pub = self._guest.node.create_publisher(PoseStamped, f'{root}/target_pose', _WRITER)
         self._thread = threading.Thread(target=self._spin, name='topics', daemon=True)
         self._thread.start()
         if not self._first.wait(CONNECT_S):
             error = self._nothing()
             self.close()
             raise error
-        self._pub = node.create_publisher(PoseStamped, f'{root}/target_pose', _WRITER)
         self._warn_of_rivals()
 
     def _spin(self) -> None:
         """The driver's thread. An executor must not be shut down while it spins."""
         with suppress(ExternalShutdownException):
             while not self._closing.is_set():
-                self._executor.spin_once(0.5)
+                self._guest.executor.spin_once(0.5)
 
     def _nothing(self) -> UserError:
         """Why there is no arm, and where there might be one."""
         kind, topic = 'geometry_msgs/msg/PoseStamped', f'{self._root}/current_pose'
         poses = [
             name
-            for name, kinds in self._node.get_topic_names_and_types()
-            if kind in kinds and name != topic and self._node.count_publishers(name)
+            for name, kinds in self._guest.node.get_topic_names_and_types()
+            if kind in kinds and name != topic and self._guest.node.count_publishers(name)
         ]
         there = f'poses come on {", ".join(sorted(poses))}' if poses else 'no topic has poses'
         return UserError(
             f'No pose came on {topic} within {CONNECT_S:.0f} s, so there is no arm',
-            f'{there} in ROS domain {self._node.context.get_domain_id()}',
+            f'{there} in ROS domain {self._guest.node.context.get_domain_id()}',
             'Start the arm, or set arm.namespace to where its current_pose is',
         )
 
     def _warn_of_rivals(self) -> None:
         """Two writers of targets pull an arm to and fro; a dead one is seen for a while yet."""
-        topic, own = self._pub.topic_name, self._node.get_fully_qualified_name()
-        writers = self._node.get_publishers_info_by_topic(topic)
+        topic, own = self._pub.topic_name, self._guest.node.get_fully_qualified_name()
+        writers = self._guest.node.get_publishers_info_by_topic(topic)
         names = {f'{w.node_namespace.rstrip("/")}/{w.node_name}' for w in writers} - {own}
         if names:
-            self._node.get_logger().warning(
+            self._guest.node.get_logger().warning(
                 f'{", ".join(sorted(names))} may command this arm, too: it publishes {topic}'
             )
 
@@ -261,10 +244,9 @@ class TopicsArm:
         self.hold()
         self.advance(self.slice_s)
         self._closing.set()
-        self._executor.wake()
+        self._guest.executor.wake()
         self._thread.join(timeout=1.0)
-        self._executor.shutdown(timeout_sec=1.0)
-        self._node.destroy_node()
+        self._guest.close()
 
     # ------------------------------------------------------------------ what comes by the topics
 

@@ -10,14 +10,12 @@ import time
 from typing import Any
 
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import qos_profile_sensor_data
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 
 from user_core.arm_config import TopicsConfig
-from user_core.errors import UserError
+from user_core.node import Guest
+from user_robot.verdict import Verdict, bad
 
 SPOKEN = {
     'current_pose': PoseStamped,
@@ -28,16 +26,9 @@ SPOKEN = {
 NEEDED = ('current_pose',)
 LISTEN_S = 3.0
 
-Verdict = tuple[bool, str]
-
 
 def topics(config: TopicsConfig) -> Iterator[Verdict]:
     """Verdicts after listening for three seconds; nothing is published."""
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
-    node = rclpy.create_node(f'arm_check_{os.getpid()}', context=context, enable_rosout=False)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
     names = {key: f'{config.namespace.rstrip("/")}/{key}' for key in SPOKEN}
     heard: dict[str, list[tuple[float, float, str]]] = {key: [] for key in SPOKEN}
 
@@ -46,34 +37,23 @@ def topics(config: TopicsConfig) -> Iterator[Verdict]:
         age_s = time.time() - (stamp.sec + stamp.nanosec / 1e9)
         heard[key].append((time.monotonic(), age_s, message.header.frame_id))
 
-    try:
+    target = f'{config.namespace.rstrip("/")}/target_pose'
+    with Guest(f'arm_check_{os.getpid()}') as guest:
         for key, kind in SPOKEN.items():
-            node.create_subscription(
+            guest.node.create_subscription(
                 kind, names[key], lambda m, k=key: note(k, m), qos_profile_sensor_data
             )
         end = time.monotonic() + LISTEN_S
         while time.monotonic() < end:
-            executor.spin_once(0.05)
-        writers = {key: node.count_publishers(name) for key, name in names.items()}
-        target = f'{config.namespace.rstrip("/")}/target_pose'
-        followers = node.count_subscribers(target)
-    finally:
-        executor.shutdown()
-        node.destroy_node()
-        rclpy.shutdown(context=context)
+            guest.executor.spin_once(0.05)
+        writers = {key: guest.node.count_publishers(name) for key, name in names.items()}
+        followers = guest.node.count_subscribers(target)
     for key, name in names.items():
         yield judge(name, key in NEEDED, writers[key], heard[key], config.max_age_s)
     if followers:
         yield True, f'{target} has {followers} subscriber(s)'
     else:
-        yield (
-            False,
-            str(
-                UserError(
-                    f'nobody listens to {target}', '', "start the arm's own Cartesian controller"
-                )
-            ),
-        )
+        yield bad(f'nobody listens to {target}', '', "start the arm's own Cartesian controller")
 
 
 def judge(
@@ -85,16 +65,14 @@ def judge(
         if not needed:
             return True, f'{name}: {why}; the arm goes without'
         do = 'start the arm, see its namespace in cells.<cell>.arm.namespace and ROS_DOMAIN_ID'
-        return False, str(UserError(f'{name} is silent', why, do))
+        return bad(f'{name} is silent', why, do)
     span_s = heard[-1][0] - heard[0][0]
     hz = (len(heard) - 1) / span_s if span_s > 0 else 0.0
     age_s = max(age for _, age, _ in heard)
     frames = ', '.join(sorted({frame or '(none)' for *_, frame in heard}))
     text = f'{name}: {hz:.0f} Hz, stamps at most {age_s * 1000:.0f} ms old, frame {frames}'
     if needed and age_s > max_age_s:
-        return False, str(
-            UserError(text, f'arm.max_age_s is {max_age_s}', 'set the clocks of both computers')
-        )
+        return bad(text, f'arm.max_age_s is {max_age_s}', 'set the clocks of both computers')
     if writers > 1:
-        return False, str(UserError(text, f'{writers} nodes publish it', 'end all but one'))
+        return bad(text, f'{writers} nodes publish it', 'end all but one')
     return True, text

@@ -16,7 +16,7 @@ import numpy as np
 from user_core.arm_config import Franka
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
-from user_robot.arm import ArmState
+from user_robot.arm import BY_HAND, ArmState, Site
 from user_robot.franka.hand import FrankaHand
 from user_robot.franka.link import LOST, FrankaLink, affine
 from user_robot.franka.reading import measurement, trouble
@@ -59,7 +59,7 @@ class FrankaArm:
 
     slice_s = 0.005
 
-    def __init__(self, config: Franka, period_s: float) -> None:
+    def __init__(self, config: Franka, period_s: float, site: Site = BY_HAND) -> None:
         self.config, self.period_s = config, period_s
         self._fault, self._moving = ('', False), False
         self._tracker: franky.CartesianImpedanceTracker | None = None

@@ -18,16 +18,16 @@ from user_core.geometry import Array, Pose, angle
 from user_robot.arm import ArmState
 from user_robot.franka import version as franka_version
 from user_robot.franka.arm import FrankaArm
-from user_robot.franka.kinematics import flange
-from user_robot.franka.link import FrankaLink, trouble
+from user_robot.franka.kinematics import flange, tcp
+from user_robot.franka.link import FrankaLink
+from user_robot.franka.reading import measurement, trouble
+from user_robot.verdict import Verdict, bad
 
 NEAR_M, NEAR_RAD = 0.001, math.radians(0.3)
 """Kinematics and the robot's own pose differ by less."""
 TURN_RAD = math.radians(5)
 HOLD_S, PERIOD_S = 2.0, 0.02
 MOVE_WITHIN_S = 15.0
-
-Verdict = tuple[bool, str]
 
 
 def robot(config: Franka, move: bool) -> Iterator[Verdict]:
@@ -46,9 +46,8 @@ def robot(config: Franka, move: bool) -> Iterator[Verdict]:
         state = FrankaLink(config).read()
         text, _ = trouble(state)
         yield True, f'the robot {f"cannot be moved now: {text}" if text else "can be moved"}'
-        reported = Pose(np.array(state.O_T_EE.translation), np.array(state.O_T_EE.quaternion))
-        expected = flange(np.array(state.q)) @ state.F_T_EE.matrix
-        yield _agree(reported, expected, 'at this posture')
+        sample = measurement(state, 0.0)
+        yield _agree(sample.pose, flange(sample.q) @ state.F_T_EE.matrix, 'at this posture')
         del state
         if move:
             yield from _moved(config)
@@ -57,15 +56,13 @@ def robot(config: Franka, move: bool) -> Iterator[Verdict]:
     except UserError as error:
         yield False, str(error)
     except franky.Exception as error:
-        yield (
-            False,
-            str(UserError(f'the robot at {config.address} fails: {error}', '', 'see Desk')),
-        )
+        yield bad(f'the robot at {config.address} fails: {error}', '', 'see Desk')
 
 
 def _hand(config: Franka) -> str:
     if not config.gripper:
         return 'no hand: arm.gripper is false'
+    franka_version.require_hand(config.address)  # libfranka waits for a busy one for ever
     try:
         width_m = franky.Gripper(config.address).state.width
     except franky.Exception as error:
@@ -88,22 +85,12 @@ def _agree(reported: Pose, expected: Array, where: str) -> Verdict:
     )
     if off_m <= NEAR_M and off_rad <= NEAR_RAD:
         return True, text
-    return False, str(
-        UserError(
-            text,
-            f'the bound is {NEAR_M * 1000:.0f} mm and {math.degrees(NEAR_RAD):.1f} deg',
-            'see that the end effector in Desk is the one that is mounted, and that the robot is'
-            ' a Panda or an FR3',
-        )
+    return bad(
+        text,
+        f'the bound is {NEAR_M * 1000:.0f} mm and {math.degrees(NEAR_RAD):.1f} deg',
+        'see that the end effector in Desk is the one that is mounted, and that the robot is'
+        ' a Panda or an FR3',
     )
-
-
-def _tcp(config: Franka) -> Array:
-    """(4, 4) the TCP in the flange's frame."""
-    tcp = np.eye(4)
-    tcp[:3, :3] = Rotation.from_euler('z', -45, degrees=True).as_matrix()
-    tcp[:3, 3] = config.tcp_m
-    return tcp
 
 
 def _moved(config: Franka) -> Iterator[Verdict]:
@@ -114,7 +101,7 @@ def _moved(config: Franka) -> Iterator[Verdict]:
         away = home.copy()
         away[6] += TURN_RAD if away[6] < config.home_q_rad[6] else -TURN_RAD
         state = _turn(arm, away)
-        yield _agree(state.pose, flange(state.q) @ _tcp(config), 'after 5 deg of the last joint')
+        yield _agree(state.pose, flange(state.q) @ tcp(config), 'after 5 deg of the last joint')
         _turn(arm, home)
         end, rates = time.monotonic() + HOLD_S, list[float]()
         while time.monotonic() < end:
@@ -129,12 +116,10 @@ def _in_time(worst: float, mean: float, config: Franka) -> Verdict:
     text = f'{mean:.1%} of the control cycles came in time while holding, {worst:.0%} at worst'
     if worst >= config.min_success_rate:
         return True, text
-    return False, str(
-        UserError(
-            text,
-            f'arm.min_success_rate is {config.min_success_rate:.0%}',
-            'connect the robot directly, end other programs, and take a realtime kernel',
-        )
+    return bad(
+        text,
+        f'arm.min_success_rate is {config.min_success_rate:.0%}',
+        'connect the robot directly, end other programs, and take a realtime kernel',
     )
 
 

@@ -10,8 +10,13 @@ Denavit-Hartenberg parameters (Craig): Franka's FCI documentation, "Robot limits
 from __future__ import annotations
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
+from user_core.arm_config import Franka
 from user_core.geometry import Array
+
+HAND = Rotation.from_euler('z', -45, degrees=True)
+"""Turns the TCP's axes into the flange's: how Franka mounts its hand."""
 
 _A = (0.0, 0.0, 0.0, 0.0825, -0.0825, 0.0, 0.088)
 _D = (0.333, 0.0, 0.316, 0.0, 0.384, 0.0, 0.0)
@@ -48,6 +53,13 @@ def flange(q: Array) -> Array:
     """(4, 4) pose of the flange in the base frame, metres."""
     frame = joint_frames(q)[6]
     frame[:3, 3] += _FLANGE_M * frame[:3, 2]
+    return frame
+
+
+def tcp(config: Franka) -> Array:
+    """(4, 4) the configured TCP in the flange's frame."""
+    frame = np.eye(4)
+    frame[:3, :3], frame[:3, 3] = HAND.as_matrix(), config.tcp_m
     return frame
 
 

@@ -21,6 +21,7 @@ from user_core.arm_config import Franka
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
 from user_robot.franka import version as franka_version
+from user_robot.franka.kinematics import tcp
 from user_robot.franka.reading import trouble
 
 LOST = (franky.NetworkException, RuntimeError)
@@ -96,11 +97,8 @@ class FrankaLink:
         # A sphere of 3 cm: the robot wants some inertia with every mass.
         inertia = np.eye(3) * 0.4 * c.load_kg * 0.03**2
         robot.set_load(c.load_kg, list(c.load_com_m), inertia.ravel().tolist())
-        half = np.sqrt(0.5)
-        tcp = np.array([[half, half, 0, 0], [-half, half, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1.0]])
-        tcp[:3, 3] = c.tcp_m
         nominal = robot.state.F_T_NE.matrix
-        robot.set_ee((np.linalg.inv(nominal) @ tcp).ravel(order='F').tolist())
+        robot.set_ee((np.linalg.inv(nominal) @ tcp(c)).ravel(order='F').tolist())
         force, torque = c.collision_force_n, c.collision_torque_nm
         robot.set_collision_behavior([torque] * 7, [force] * 3 + [torque] * 3)
 

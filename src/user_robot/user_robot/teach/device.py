@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-import ctypes
 import os
 from pathlib import Path
 import signal
@@ -17,40 +16,37 @@ import time
 from user_core.config import RunConfig
 from user_core.errors import UserError
 from user_core.plan import DEVICES, plan
-from user_core.runner import PR_SET_PDEATHSIG, processes
-from user_robot.arm import Arm
+from user_core.runner import die_with_parent, processes
+from user_robot.arm import Site
 
 START_S, END_S = 30.0, 5.0
 
 
 @contextmanager
-def device(config: RunConfig, cell: str) -> Iterator[None]:
-    """Starts what a cell's `*_sim` arm talks to and ends it again; nothing for other kinds.
+def device(config: RunConfig, cell: str) -> Iterator[Site]:
+    """Where a cell's driver works; what a `*_sim` arm talks to is started there and ended again.
 
     Raises:
         UserError: it does not start.
     """
     executable = DEVICES.get(config.cells[cell].arm.kind)
     if executable is None:
-        yield
+        yield Site(cell)
         return
     nodes = [n for n in plan(config) if (n.executable, n.namespace) == (executable, f'/{cell}')]
     with tempfile.TemporaryDirectory(prefix='user-teach-') as name:
         folder = Path(name)
-        os.environ['USER_CAN_FOLDER'] = str(folder / 'can')
         process = processes(nodes, config.to_json(), f'teach-{os.getpid()}', folder)[0]
         log = folder / 'said.log'
-        libc = ctypes.CDLL(None)
         with log.open('wb') as out:
             child = subprocess.Popen(
                 process.command, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 env=os.environ | dict(process.env), process_group=0,
-                # It goes when we do, even by kill -9.
-                preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
+                preexec_fn=die_with_parent(),
             )  # fmt: skip
         try:
             _await(child, log)
-            yield
+            yield Site(cell, folder)
         finally:
             child.send_signal(signal.SIGINT)
             try:
@@ -58,31 +54,6 @@ def device(config: RunConfig, cell: str) -> Iterator[None]:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-
-
-@contextmanager
-def graph(arm: Arm, cell: str) -> Iterator[None]:
-    """Takes an arm that lives on a ROS graph there; nothing for others. It is closed inside.
-
-    Raises:
-        UserError: the arm is not on the graph.
-    """
-    connect = getattr(arm, 'connect', None)
-    if connect is None:
-        yield
-        return
-    import rclpy
-    from rclpy.signals import SignalHandlerOptions
-
-    context = rclpy.Context()
-    rclpy.init(args=[], context=context, signal_handler_options=SignalHandlerOptions.NO)
-    node = rclpy.create_node('teach', namespace=f'/{cell}', context=context)
-    try:
-        connect(node)
-        yield
-    finally:
-        node.destroy_node()
-        rclpy.shutdown(context=context)
 
 
 def _await(child: subprocess.Popen[bytes], log: Path) -> None:

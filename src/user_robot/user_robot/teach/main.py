@@ -29,7 +29,7 @@ from user_core.errors import UserError
 from user_robot.arm import Arm, make_arm
 from user_robot.drive import Drive
 from user_robot.task import make_task
-from user_robot.teach.device import device, graph
+from user_robot.teach.device import device
 from user_robot.teach.jog import Jog
 from user_robot.teach.record import Records, refusal, write
 from user_robot.teach.session import HELP, Teaching
@@ -86,15 +86,14 @@ def teach(kind: str, page: str = 'peg_rlpd', *settings: str) -> None:
         wide_mm = 1000 * fragment['task']['start_xy_m']
         return f'written: {out}, starts within +-{wide_mm:.0f} mm sideways\nuse it: {line}'
 
-    with device(config, name):
-        arm = make_arm(cell.arm, 1 / cell.control_hz)
-        with graph(arm, name):
-            try:
-                jog = Jog(_drive(arm, config, limits, 1 / cell.control_hz))
-                teaching = Teaching(jog, cell.arm, out.with_name(f'{out.name}.part'), finish)
-                _session(arm, teaching, waits=cell.arm.kind in LOCKSTEP)
-            finally:
-                arm.close(healthy=False)  # no way home is known from where it was guided to
+    with device(config, name) as site:
+        arm = make_arm(cell.arm, 1 / cell.control_hz, site)
+        try:
+            jog = Jog(_drive(arm, config, limits, 1 / cell.control_hz))
+            teaching = Teaching(jog, cell.arm, out.with_name(f'{out.name}.part'), finish)
+            _session(arm, teaching, waits=cell.arm.kind in LOCKSTEP)
+        finally:
+            arm.close(healthy=False)  # no way home is known from where it was guided to
 
 
 def _drive(arm: Arm, config: RunConfig, limits: Safety, period_s: float) -> Drive:

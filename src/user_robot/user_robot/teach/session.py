@@ -12,11 +12,11 @@ import time
 from typing import Any
 
 import numpy as np
-from scipy.spatial.transform import Rotation
 
 from user_core.arm_config import Franka
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose, relative
+from user_robot.franka.kinematics import HAND
 from user_robot.latch import Mode
 from user_robot.row import Sample
 from user_robot.teach.fit import PIVOTS_N, joined, load, pivot
@@ -212,7 +212,7 @@ class Teaching:
         more, config = load(*zip(*self._air, strict=True)), self._franka()
         known_m = np.array(config.load_com_m)
         self.records.load = joined(
-            config.load_kg, known_m, more, np.array(config.tcp_m) + _HAND.apply(more.com_m)
+            config.load_kg, known_m, more, np.array(config.tcp_m) + HAND.apply(more.com_m)
         )
         kg, com_m = self.records.load
         return self._kept(
@@ -228,7 +228,7 @@ class Teaching:
             return f'pivot {len(self._pivots)}: keep the tip there, turn the hand, {left} more'
         tip = pivot(self._pivots)
         self.records.shift_m = tip.offset_m
-        self.records.tcp_m = np.array(config.tcp_m) + _HAND.apply(tip.offset_m)
+        self.records.tcp_m = np.array(config.tcp_m) + HAND.apply(tip.offset_m)
         return self._kept(
             f'TCP {_mm(self.records.tcp_m)} mm from the flange, of {len(self._pivots)}'
             f' orientations that agree within {tip.rms_m * 1000:.1f} mm'
@@ -264,10 +264,6 @@ class Teaching:
         if len(records.corners) == 1:
             return 'the other corner of the box: 3 or 4'
         return 'x writes; or 3 4 box, 5 load, 6 TCP'
-
-
-_HAND = Rotation.from_euler('z', -45, degrees=True)
-"""Turns the TCP's axes into the flange's."""
 
 
 def _mm(values: Array) -> str:

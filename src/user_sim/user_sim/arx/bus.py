@@ -26,7 +26,9 @@ from types import FrameType
 
 from user_core.arm_config import ArxSimConfig
 from user_core.errors import UserError
-from user_robot.arx.arm import can_folder, sdk_model
+from user_robot.arm import BY_HAND
+from user_robot.arx.arm import sdk_model
+from user_robot.arx.can import can_folder
 from user_sim.arx.canshim import place_shim
 from user_sim.arx.motors import ArxMotors
 from user_sim.arx.scene import STEP_S
@@ -199,7 +201,7 @@ def _arguments() -> tuple[ArxSimConfig, Path, float]:
     given = parser.parse_args()
     if given.params_file is None:
         by_hand = ArxSimConfig(interface=given.interface, model=given.model)
-        return by_hand, given.folder or can_folder(), given.object_m
+        return by_hand, given.folder or can_folder(BY_HAND.folder, BY_HAND.cell), given.object_m
     here = placed(sys.argv[1:])
     arm = here.cell.arm
     if not isinstance(arm, ArxSimConfig):
