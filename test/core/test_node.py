@@ -262,6 +262,36 @@ def test_a_node_that_wants_to_end_its_work_first_goes_on_hearing_after_the_signa
     assert node.lines == ['idle', 'interrupted', 'closed']
 
 
+def test_a_node_leaves_the_graph_and_nothing_that_breaks_behind_it_changes_its_code(
+    tmp_path, peer
+):
+    body = """
+    import atexit, ctypes
+    from rclpy.action import ActionClient, ActionServer
+    from user_msgs.action import MoveTo
+
+    def begin(self):
+        atexit.register(ctypes.string_at, 0)  # a segmentation fault while Python ends
+        self.client = ActionClient(self.shell, MoveTo, 'move_to')
+        self.server = ActionServer(self.shell, MoveTo, 'move_to', lambda goal: None)
+        print('idle', flush=True)
+
+    Probe.begin = begin
+    """
+    node = Started(tmp_path, body)
+    node.until_it_says('idle')
+    name = ('probe', '/arm0')
+    deadline = time.monotonic() + 10
+    while name not in peer.get_node_names_and_namespaces() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert name in peer.get_node_names_and_namespaces()
+    assert node.end(signal.SIGINT) == 0
+    ended = time.monotonic()
+    while name in peer.get_node_names_and_namespaces() and time.monotonic() < ended + 30:
+        time.sleep(0.05)
+    assert time.monotonic() - ended < 10  # forgotten by its lease alone it would take 20 s
+
+
 def test_a_domain_that_does_not_exist_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv('ROS_DOMAIN_ID', 'none')
     node = Started(tmp_path)

@@ -24,6 +24,7 @@ import traceback
 from typing import Any, NoReturn, cast
 
 import rclpy
+from rclpy.action import ActionClient, ActionServer
 from rclpy.duration import Duration
 from rclpy.event_handler import (
     PublisherEventCallbacks,
@@ -258,9 +259,16 @@ def run_node(build: Callable[..., Any], name: str) -> NoReturn:
             _deliver(shell)
         executor.shutdown(timeout_sec=1.0)
         if shell is not None:
+            for action in list(shell.waitables):  # a node forgets them, and they keep it alive
+                if isinstance(action, (ActionClient, ActionServer)):
+                    action.destroy()
             shell.destroy_node()
     rclpy.try_shutdown()
-    raise SystemExit(code)
+    # The graph is left. What the interpreter and C++ would now take apart, a thread may still use.
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # the terminal may be gone
+            stream.flush()
+    os._exit(code)
 
 
 class _Event(ctypes.Structure):
