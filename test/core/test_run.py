@@ -146,15 +146,18 @@ def test_two_cells_share_the_work_without_sharing_a_seed(tmp_path):
     assert not {g.seed for g in cells[0].goals} & {g.seed for g in cells[1].goals}
 
 
-def test_training_in_lockstep_waits_for_a_learner_that_owes_updates(tmp_path):
-    owed = {**LEARNER, 'backlog': 1e6}
+@pytest.mark.parametrize('said', [{**LEARNER, 'backlog': 1e6}, {'state': 'TRAINING'}])
+def test_training_in_lockstep_waits_for_a_learner_that_owes_or_has_not_told_its_updates(
+    tmp_path, said
+):
+    owed = dict(said)
     cell = ScriptedCell()
     run = make(tmp_path, cell, learner=lambda: owed)
     worker = threading.Thread(target=run.train, daemon=True)
     worker.start()
     time.sleep(0.3)
     assert not cell.goals
-    owed['backlog'] = 0.0
+    owed.update(LEARNER)
     worker.join(timeout=20)
     assert cell.goals
 

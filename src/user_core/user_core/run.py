@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import itertools
+import math
 from pathlib import Path
 import shutil
 import threading
@@ -302,14 +303,15 @@ class Run:
     def _learner_keeps_up(self) -> bool:
         """False while training has to wait for the learner: in lockstep, when it owes updates.
 
-        Realtime never waits: the arm keeps its rate and the learner catches up.
+        Realtime never waits: the arm keeps its rate and the learner catches up. A learner that was
+        started anew has no numbers at first.
         """
         learner = self.learner()
         if learner.get('state') not in ('TRAINING', 'IDLE'):
             return False
         return (
             self.config.pace == 'realtime'
-            or learner['backlog'] <= self.config.learner.max_backlog_updates
+            or learner.get('backlog', math.inf) <= self.config.learner.max_backlog_updates
         )
 
     def _backlog_moved(self) -> float:
