@@ -158,14 +158,31 @@ if step libraries "$hash" 'libraries and build tools (0.4 GB)'; then
       -e "s#/opt/python/[^;\" ]*/numpy/_core/include#$numpy_include#g" \
       -e "s#/opt/python/[^;\" ]*/include/python3[.0-9]+#$include#g" {} +
   fi
+  # RealSense cameras and drawn ones alone want these, so nothing ends without.
+  lacks=()
+  "$python" -c 'import ctypes; ctypes.CDLL("libusb-1.0.so.0")' 2>/dev/null || lacks+=(libusb-1.0-0)
+  MUJOCO_GL=egl "$python" -c 'from mujoco.egl import GLContext; GLContext(8, 8)' &>/dev/null \
+    || lacks+=(libegl1 libegl-mesa0 libgl1-mesa-dri)
+  if [ "${#lacks[@]}" -gt 0 ]; then
+    line="apt-get install -y ${lacks[*]}"
+    if [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null; then
+      say "  $line"
+      { apt-get update -qq && DEBIAN_FRONTEND=noninteractive $line > /dev/null; } || true
+    else
+      say "  RealSense (libusb) or drawn cameras (EGL) need: sudo $line"
+    fi
+  fi
   done_with libraries "$hash"
 fi
 
 # --- 5 test tools -----------------------------------------------------------------------------
 if [ "$what" = test ]; then
-  hash=$(hash_of requirements-test.txt)
+  old_numpy=numpy==1.26.4  # beside ours, for the tests of what also has to work under a sourced ROS 2
+  hash=$(hash_of requirements-test.txt <(echo "$old_numpy"))
   if step test-tools "$hash" 'test tools (0.1 GB)'; then
     pip_install test-tools --no-deps -r requirements-test.txt
+    "$python" -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
+      && pip_install numpy1 --no-deps --upgrade --target "$venv/numpy1" "$old_numpy"
     done_with test-tools "$hash"
   fi
 fi

@@ -23,6 +23,8 @@ setup(
         'console_scripts': [
             'arm = user_robot.arm_node:main',
             'arm_check = user_robot.arm_check:main',
+            'camera = user_robot.camera.node:main',
+            'camera_check = user_robot.camera.check:main',
             'episode = user_robot.episode_node:main',
             'view = user_robot.view_node:main',
             'teach = user_robot.teach.main:main',

@@ -23,6 +23,7 @@ setup(
     entry_points={
         'console_scripts': [
             'arx_bus = user_sim.arx.bus:main',
+            'cameras = user_sim.camera_node:main',
             'expert = user_sim.expert_node:main',
             'franka_server = user_sim.franka.server:main',
         ],

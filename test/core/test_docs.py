@@ -124,4 +124,6 @@ def test_every_kind_of_demonstrator_policy_and_algorithm_can_be_chosen():
         assert any(node.executable == 'expert' for node in plan(config))
     for part in ('policy', 'algorithm'):
         for kind in kinds(getattr(schema, part.capitalize())):
-            assert getattr(load('peg_rlpd', [f'{part}={{kind: {kind}}}']), part).kind == kind
+            assert (
+                getattr(load('peg_rlpd_vision', [f'{part}={{kind: {kind}}}']), part).kind == kind
+            )

@@ -16,7 +16,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.serialization import deserialize_message, serialize_message
 from user_msgs.msg import Image, Observation, RobotState
 
-from user_core import messages
+from user_core import jpeg, messages
 from user_core.geometry import Pose, angle
 
 finite = st.floats(-10.0, 10.0)
@@ -53,7 +53,7 @@ def test_fixed_arrays_are_read_as_they_are():
     assert messages.numbers(state.twist).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize('shape', [(480, 640, 3), (12, 16), (128, 128, 3)])
+@pytest.mark.parametrize('shape', [(480, 640, 3), (12, 16, 3), (128, 128, 3)])
 def test_a_picture_survives_the_wire(shape):
     picture = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     message = messages.image_msg('wrist', picture, Time(sec=3))
@@ -117,11 +117,27 @@ def test_publishing_a_picture_never_goes_element_by_element(ros_domain):
     assert np.median(took) < np.median(slowly) / 4
 
 
-def test_a_jpeg_keeps_its_bytes_and_is_no_raw_picture():
-    message = messages.image_msg('wrist', b'\xff\xd8rest', Time(), size=(480, 640))
-    assert (message.encoding, message.height, message.width) == ('jpeg', 480, 640)
-    assert bytes(message.data) == b'\xff\xd8rest'
-    with pytest.raises(ValueError, match='wrist is jpeg'):
+def test_a_jpeg_keeps_its_bytes_and_is_read_like_a_raw_picture():
+    picture = np.full((24, 32, 3), (200, 40, 90), np.uint8)
+    file = jpeg.encode(picture)
+    message = messages.image_msg('wrist', file, Time(), size=(24, 32))
+    assert (message.encoding, message.height, message.width) == ('jpeg', 24, 32)
+    assert message.data.tobytes() == file
+    assert np.abs(messages.image(message).astype(int) - picture).max() < 6
+
+
+@pytest.mark.parametrize(
+    'changes', [{'encoding': 'bgr8'}, {'height': 23}, {'data': array('B', b'1234')}], ids=str
+)
+@pytest.mark.parametrize('raw', [True, False])
+def test_a_picture_that_is_not_what_it_says_is_refused_by_name(raw, changes):
+    picture = np.zeros((24, 32, 3), np.uint8)
+    message = messages.image_msg(
+        'wrist', picture if raw else jpeg.encode(picture), Time(), size=(24, 32)
+    )
+    for key, value in changes.items():
+        setattr(message, key, value)
+    with pytest.raises(ValueError, match='image wrist is no'):
         messages.image(message)
 
 

@@ -179,6 +179,25 @@ def test_no_training_begins_before_the_learner_has_published_whatever_the_pace(
     assert cell.goals
 
 
+@pytest.mark.parametrize('busy', [True, False])
+def test_a_learner_is_waited_for_as_long_as_it_teaches_its_encoders(tmp_path, monkeypatch, busy):
+    monkeypatch.setattr('user_core.run.PATIENCE_S', 0.5)
+    end = time.monotonic() + 2.0
+
+    def learner():
+        if time.monotonic() > end:
+            return LEARNER
+        return {'state': 'WARMUP', 'lessons': time.monotonic() if busy else 7.0}
+
+    run = make(tmp_path, ScriptedCell(), learner=learner)
+    if busy:
+        run.train()
+        assert run.trained
+    else:
+        with pytest.raises(UserError, match='No episode could be run'):
+            run.train()
+
+
 def test_a_learner_that_gave_up_ends_the_run_with_its_reason(tmp_path):
     run = make(
         tmp_path,

@@ -41,7 +41,7 @@ def test_at_most_sixteen_rows_are_in_flight():
 def test_names_of_two_cells_never_meet():
     for key in [*topics.TOPICS, *topics.ACTIONS, *topics.SERVICES]:
         assert topics.interface(key) is not None
-        left, right = topics.name(key, 'left'), topics.name(key, 'right')
+        left, right = (topics.name(key, cell, 'wrist') for cell in ('left', 'right'))
         if left != right:
             assert left.startswith('/left/')
             assert right.startswith('/right/')
@@ -52,6 +52,8 @@ def test_names_of_two_cells_never_meet():
 def test_a_cell_topic_without_a_cell_is_a_mistake():
     with pytest.raises(ValueError, match='belongs to a cell'):
         topics.name('observation')
+    with pytest.raises(ValueError, match='belongs to a camera'):
+        topics.name('view', 'arm0')
 
 
 WAITING = {

@@ -19,7 +19,7 @@ from user_learning.spec import spec_of
 from user_learning.tail import Tail
 from user_learning.weights import Publisher
 
-pytestmark = [pytest.mark.needs_ros, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.needs_ros, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 STEPS, EPISODES = 12, 3
@@ -44,7 +44,7 @@ def judged(runs, folder):
     runs.mkdir()
     run = Running(runs, f'episodes={EPISODES}', verb='eval', config=str(folder))
     try:
-        report = run.end(120)
+        report = run.end(280)
     finally:
         run.close()
     assert run.process.returncode == 0, run.log.read_text()[-3000:]

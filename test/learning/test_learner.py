@@ -18,7 +18,7 @@ from user_core.outcome import Boundary, Mode
 from user_learning import checkpoint
 from user_learning.learner import CURVES, Learner
 from user_learning.networks import Actor, Spec
-from user_learning.policy import Answer, Policy
+from user_learning.policy import Answer, Policy, Question
 from user_learning.row import Row
 from user_learning.store import Store
 from user_learning.weights import Publisher, Version, read
@@ -158,7 +158,7 @@ def test_rows_that_kill_gradients_are_published_by_nobody_and_end_the_training(
     settle(learner)
     before = bench.versions('actor')
     bench.add(4)
-    learner._read()
+    learner.experience.read()
     learner.rows.online.returns.fill(np.nan)
     for _ in range(5):
         learner.turn()
@@ -178,7 +178,7 @@ def test_nothing_is_published_while_a_gradient_that_is_no_number_is_pending(
     settle(learner)
     before = bench.versions('actor')
     bench.add(4)
-    learner._read()
+    learner.experience.read()
     good = learner.rows.online.returns.copy()
     learner.rows.online.returns.fill(np.nan)
     for _ in range(3):
@@ -203,7 +203,7 @@ def test_what_is_published_is_the_actor_and_a_policy_acts_with_it(
     policy = Policy(bench.spec, (16,), 0)
     policy.offer('actor', version.version, tensors)
     state = np.array([1, 2, 0.5], np.float32)
-    answer = policy.act('actor', 0, Mode.EVAL, state, 1, 0)
+    answer = policy.act([Question('actor', 0, Mode.EVAL, state, 1, 0)])[0]
     assert isinstance(answer, Answer)
     with torch.no_grad():
         mean, _ = learner.rlpd.actor(torch.from_numpy(state))
@@ -269,7 +269,7 @@ def test_a_learner_without_the_rows_of_its_checkpoint_does_not_go_on(
     settle(learner)
     for path in (tmp_path / 'store').glob('segment-*'):
         path.unlink()
-    with pytest.raises(UserError, match='store holds 0 records'):
+    with pytest.raises(UserError, match='store ends at byte 0 of segment 0'):
         bench.learner(small())
 
 

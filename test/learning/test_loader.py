@@ -17,7 +17,7 @@ import torch
 from user_core.outcome import Mode
 from user_learning.loader import Loader
 from user_learning.networks import Actor, Spec
-from user_learning.policy import Answer, Policy
+from user_learning.policy import Answer, Policy, Question
 from user_learning.weights import Publisher, Version
 
 STATE = np.array([0.3, 1.2, -4.0], np.float32)
@@ -66,7 +66,7 @@ class Line:
         return self.policy.newest('actor')
 
     def acts(self) -> Answer:
-        answer = self.policy.act('actor', 0, Mode.EVAL, STATE, 1, 0)
+        answer = self.policy.act([Question('actor', 0, Mode.EVAL, STATE, 1, 0)])[0]
         assert isinstance(answer, Answer)
         return answer
 
@@ -159,6 +159,6 @@ def test_a_version_that_is_asked_for_is_loaded_beside_the_newest(line: Line) -> 
     asked = line.publish().version
     line.loader.ask('actor', asked)
     until(lambda: line.policy.has('actor', asked))
-    frozen = line.policy.act('actor', asked, Mode.EVAL, STATE, 1, 0)
+    frozen = line.policy.act([Question('actor', asked, Mode.EVAL, STATE, 1, 0)])[0]
     assert isinstance(frozen, Answer)
     assert frozen.action.tolist() == pytest.approx([np.tanh(asked / 1000)] * 2)

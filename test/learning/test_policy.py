@@ -13,7 +13,7 @@ import torch
 
 from user_core.outcome import Mode
 from user_learning.networks import Actor, Spec
-from user_learning.policy import Answer, Policy, Silence
+from user_learning.policy import Answer, Policy, Question, Silence
 
 STATE = np.array([0.3, 1.2, -4.0], np.float32)
 
@@ -28,25 +28,29 @@ def tensors(spec: Spec, fill: float | None = None, seed: int = 0) -> dict[str, t
     return actor.state_dict()
 
 
+def ask(policy: Policy, *question: object) -> Answer | Silence:
+    return policy.act([Question(*question)])[0]
+
+
 @pytest.fixture
 def policy(spec: Spec) -> Policy:
     return Policy(spec, (8,), seed=3)
 
 
 def test_before_the_first_weights_a_policy_is_silent_and_says_why(policy: Policy) -> None:
-    answer = policy.act('actor', 0, Mode.TRAIN, STATE, 1, 0)
+    answer = ask(policy, 'actor', 0, Mode.TRAIN, STATE, 1, 0)
     assert isinstance(answer, Silence)
     assert answer.state == 'WAIT_WEIGHTS'
 
 
 def test_a_policy_never_answers_for_a_demonstrator(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec))
-    assert isinstance(policy.act('actor', 0, Mode.DEMO, STATE, 1, 0), Silence)
+    assert isinstance(ask(policy, 'actor', 0, Mode.DEMO, STATE, 1, 0), Silence)
 
 
 def test_an_evaluation_s_action_is_the_mean_s_and_repeats(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=0.7))
-    answers = [policy.act('actor', 0, Mode.EVAL, STATE, e, 0) for e in (1, 1, 2)]
+    answers = [ask(policy, 'actor', 0, Mode.EVAL, STATE, e, 0) for e in (1, 1, 2)]
     for answer in answers:
         assert isinstance(answer, Answer)
         assert answer.action.tolist() == pytest.approx([np.tanh(0.7)] * 2)
@@ -60,12 +64,12 @@ def test_sampled_actions_repeat_for_the_same_seed_episode_and_step_only(
     a, b, c = Policy(spec, (8,), 3), Policy(spec, (8,), 3), Policy(spec, (8,), 4)
     for p in (a, b, c):
         p.offer('actor', 1, tensors(spec, fill=0.0))
-    here = a.act('actor', 0, mode, STATE, 5, 2).action
-    assert np.array_equal(here, b.act('actor', 0, mode, STATE, 5, 2).action)
+    here = ask(a, 'actor', 0, mode, STATE, 5, 2).action
+    assert np.array_equal(here, ask(b, 'actor', 0, mode, STATE, 5, 2).action)
     for other in (
-        a.act('actor', 0, mode, STATE, 5, 3),
-        a.act('actor', 0, mode, STATE, 6, 2),
-        c.act('actor', 0, mode, STATE, 5, 2),
+        ask(a, 'actor', 0, mode, STATE, 5, 3),
+        ask(a, 'actor', 0, mode, STATE, 6, 2),
+        ask(c, 'actor', 0, mode, STATE, 5, 2),
     ):
         assert not np.array_equal(here, other.action)
 
@@ -73,7 +77,7 @@ def test_sampled_actions_repeat_for_the_same_seed_episode_and_step_only(
 def test_sampled_actions_have_the_spread_of_the_network(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=0.2))
     drawn = np.array(
-        [np.arctanh(policy.act('actor', 0, Mode.TRAIN, STATE, 1, k).action) for k in range(2000)]
+        [np.arctanh(ask(policy, 'actor', 0, Mode.TRAIN, STATE, 1, k).action) for k in range(2000)]
     )
     assert drawn.mean() == pytest.approx(0.2, abs=0.03)
     assert drawn.std() == pytest.approx(np.exp(-1.0), rel=0.06)
@@ -90,7 +94,7 @@ def test_an_observation_that_is_no_observation_is_refused_by_name(
     policy: Policy, spec: Spec, state, word
 ) -> None:
     policy.offer('actor', 1, tensors(spec))
-    answer = policy.act('actor', 0, Mode.TRAIN, state, 1, 0)
+    answer = ask(policy, 'actor', 0, Mode.TRAIN, state, 1, 0)
     assert isinstance(answer, Silence)
     assert answer.state == 'REFUSED'
     import re
@@ -100,7 +104,7 @@ def test_an_observation_that_is_no_observation_is_refused_by_name(
 
 def test_weights_that_are_no_numbers_move_no_arm(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=float('nan')))
-    answer = policy.act('actor', 0, Mode.EVAL, STATE, 1, 0)
+    answer = ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0)
     assert isinstance(answer, Silence)
     assert answer.state == 'REFUSED'
 
@@ -114,35 +118,35 @@ def test_weights_of_another_network_are_refused(policy: Policy, spec: Spec) -> N
 def test_an_older_version_that_arrives_late_is_not_swapped_in(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 5, tensors(spec, fill=0.5))
     policy.offer('actor', 4, tensors(spec, fill=0.4))
-    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).version == 5
+    assert ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0).version == 5
 
 
 def test_a_frozen_version_stays_while_newer_ones_stream_in(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=0.1))
-    assert policy.act('actor', 1, Mode.EVAL, STATE, 1, 0).version == 1
+    assert ask(policy, 'actor', 1, Mode.EVAL, STATE, 1, 0).version == 1
     for k in range(2, 100):
         policy.offer('actor', k, tensors(spec, fill=0.9))
-    frozen = policy.act('actor', 1, Mode.EVAL, STATE, 1, 0)
+    frozen = ask(policy, 'actor', 1, Mode.EVAL, STATE, 1, 0)
     assert frozen.version == 1
     assert frozen.action.tolist() == pytest.approx([np.tanh(0.1)] * 2)
-    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).version == 99
+    assert ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0).version == 99
 
 
 def test_a_version_that_is_not_loaded_is_asked_for_and_never_replaced_by_another(
     policy: Policy, spec: Spec
 ) -> None:
     policy.offer('actor', 9, tensors(spec))
-    answer = policy.act('actor', 7, Mode.EVAL, STATE, 1, 0)
+    answer = ask(policy, 'actor', 7, Mode.EVAL, STATE, 1, 0)
     assert isinstance(answer, Silence)
     assert answer.wanted == ('actor', 7)
     policy.offer('actor', 7, tensors(spec), asked=True)
-    assert policy.act('actor', 7, Mode.EVAL, STATE, 1, 0).version == 7
+    assert ask(policy, 'actor', 7, Mode.EVAL, STATE, 1, 0).version == 7
 
 
 def test_memory_stays_flat_over_many_versions(policy: Policy, spec: Spec) -> None:
     for k in range(1, 200):
         policy.offer('actor', k, tensors(spec))
-        policy.act('actor', k, Mode.EVAL, STATE, 1, 0)
+        ask(policy, 'actor', k, Mode.EVAL, STATE, 1, 0)
     assert len(policy._cache) <= 4
 
 
@@ -152,20 +156,20 @@ def test_evaluation_acts_with_the_average_and_training_with_the_newest_actor(
     average = {f'average.{k}': v for k, v in tensors(spec, fill=0.5).items()}
     explorer = tensors(spec, fill=-3.0)
     policy.offer('actor', 1, explorer | average)
-    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
+    assert ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
         [np.tanh(0.5)] * 2
     )
-    assert (policy.act('actor', 0, Mode.EVAL_SAMPLED, STATE, 1, 0).action > -0.95).all()
-    assert (policy.act('actor', 0, Mode.TRAIN, STATE, 1, 0).action < -0.95).all()
+    assert (ask(policy, 'actor', 0, Mode.EVAL_SAMPLED, STATE, 1, 0).action > -0.95).all()
+    assert (ask(policy, 'actor', 0, Mode.TRAIN, STATE, 1, 0).action < -0.95).all()
 
 
 def test_policies_by_name_are_kept_apart(policy: Policy, spec: Spec) -> None:
     policy.offer('actor', 1, tensors(spec, fill=0.1))
     policy.offer('clone', 2, tensors(spec, fill=0.2))
-    assert policy.act('clone', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
+    assert ask(policy, 'clone', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
         [np.tanh(0.2)] * 2
     )
-    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
+    assert ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0).action.tolist() == pytest.approx(
         [np.tanh(0.1)] * 2
     )
 
@@ -190,7 +194,7 @@ def test_every_action_comes_from_exactly_the_version_it_names(policy: Policy, sp
     try:
         thread.start()
         while len(set(seen)) < 100:
-            answer = policy.act('actor', 0, Mode.EVAL, STATE, 1, 0)
+            answer = ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0)
             assert answer.action.tolist() == pytest.approx(
                 [np.tanh(answer.version % 1000 / 1000)] * 2, abs=1e-6
             )
@@ -200,4 +204,4 @@ def test_every_action_comes_from_exactly_the_version_it_names(policy: Policy, sp
         thread.join()
         sys.setswitchinterval(interval)
     assert seen == sorted(seen)
-    assert policy.act('actor', 0, Mode.EVAL, STATE, 1, 0).version == offered[0]
+    assert ask(policy, 'actor', 0, Mode.EVAL, STATE, 1, 0).version == offered[0]

@@ -23,7 +23,8 @@ from user_core.outcome import Boundary
 from user_learning.networks import Spec
 from user_learning.rlpd import Batch, Rlpd
 from user_learning.row import Row
-from user_learning.window import Rows, Sampler
+from user_learning.rows import Rows
+from user_learning.sampler import Sampler
 
 
 def make(spec: Spec, seed: int = 0, **fields: object) -> Rlpd:

@@ -158,7 +158,7 @@ def test_a_record_that_rotted_is_set_aside_and_the_others_are_read(tmp_path: Pat
     sizes = []
     for k in range(5):
         store.write([seq_row(k)])
-        sizes.append(store.bytes)
+        sizes.append(store.size)
     store.close()
     path = segment_path(tmp_path, 1)
     data = bytearray(path.read_bytes())

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from user_learning.row import Row
+from user_learning.rows import Rows
 from user_learning.store import Store
 from user_learning.tail import Tail
-from user_learning.window import Rows
 
 STEPS, EPISODES, N_STEP = 5, 6, 3
 LOST = 8  # of arm0: step 2 of its second episode

@@ -29,6 +29,8 @@ NODES = {
     'expert': 'user_sim.expert_node',
     'franka_server': 'user_sim.franka.server',
     'arx_bus': 'user_sim.arx.bus',
+    'replay': 'user_learning.replay_node',
+    'cameras': 'user_sim.camera_node',
 }
 
 
@@ -123,7 +125,8 @@ class Graph:
         log = (folder / f'{cell}-{name}.log').open('a')
         process = subprocess.Popen(
             [sys.executable, '-m', NODES[name], '--ros-args', *names, '--params-file', str(page)],
-            env=os.environ | {'OMP_NUM_THREADS': '1'}, stdout=log, stderr=log,
+            env=os.environ | {'OMP_NUM_THREADS': '1'},
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
         self.processes[f'{cell}/{name}' if run in ('', self.run) else f'{run}/{cell}/{name}'] = (
             process

@@ -1,7 +1,8 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""A cell without ROS: the real episode, drive and simulated arm, wired by calls in one thread."""
+"""A cell without ROS: the real episode, eyes, drive and simulated arm, wired by calls."""
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,7 @@ from user_core.outcome import Goal, Mode
 from user_robot.arm import make_arm
 from user_robot.drive import SLICE_S, Drive
 from user_robot.episode import Episode
+from user_robot.eyes import Eyes
 from user_robot.peg_task import PegTask
 from user_robot.row import Answer, Command, Observation, Row, Sample, Source
 
@@ -58,9 +60,12 @@ def answer(
 
 
 class Cell:
-    """One lockstep or realtime cell in this thread; the clock is the test's."""
+    """One lockstep or realtime cell in this thread; the clock is the test's.
 
-    def __init__(self, realtime=False, task=None, safety=None, arm=None):
+    Its cameras see when they are told to (`see`), in lockstep by themselves unless `dark`.
+    """
+
+    def __init__(self, realtime=False, task=None, safety=None, arm=None, cameras=None):
         self.clock, self.sent = Clock(), Inbox()
         self.task = PegTask(task or schema.PegTask())
         self.drive = Drive(
@@ -70,14 +75,39 @@ class Cell:
             0.1,
             self.clock,
         )
+        self.realtime, self.dark, self.frames = realtime, set(), 0
+        self.eyes = Eyes(cameras or {}, realtime, 0.1, self.clock, self.system_ns)
         self.episode = Episode(
-            self.task, realtime, 0.1, self.sent, self.clock, lambda: round(1e9 * self.clock.now)
+            self.task, self.eyes, realtime, 0.1, self.sent, self.clock, self.system_ns
         )
         self.number = 0
+
+    def system_ns(self) -> int:
+        """A system clock that began with the steady one."""
+        return round(1e9 * self.clock.now)
+
+    def see(self, name, stamp_ns=None, late_s=0.0, **changes) -> str:
+        """A camera's raw picture arrives; every one is another one."""
+        if stamp_ns is None:
+            stamp_ns = self.system_ns() - round(1e9 * late_s)
+        camera, self.frames = self.eyes.cameras[name], self.frames + 1
+        height, width = changes.get('height', camera.height), changes.get('width', camera.width)
+        data = changes.get('data', array('B', bytes([self.frames % 256]) * (height * width * 3)))
+        said = self.eyes.see(name, stamp_ns, changes.get('encoding', 'rgb8'), height, width, data)
+        self.episode.on_view()
+        return said
+
+    def draw(self, sample) -> None:
+        """Lockstep: what the cameras show of a sample."""
+        self.eyes.hear(sample)
+        if not self.realtime:
+            for name in self.eyes.cameras.keys() - self.dark:
+                self.see(name, round(1e9 * sample.state.stamp_s))
 
     def begin(self, seed=0, mode=Mode.TRAIN, policy='actor', version=0) -> None:
         """Resets the arm and begins an episode."""
         sample = self.reset(seed)
+        self.draw(sample)
         self.episode.begin(Goal(mode, policy, version, seed), self.number, sample)
 
     def reset(self, seed=0) -> Sample:
@@ -109,3 +139,4 @@ class Cell:
             sample = self.drive.step(self.sent.commands.pop(0))
             self.clock.now += 0.01
             self.episode.on_sample(sample)
+            self.draw(sample)

@@ -174,9 +174,10 @@ def test_a_stop_outlives_the_arm_node(grow):
     graph.kill('arm')
     graph.states.clear()
     graph.start('arm')
-    graph.until(lambda: 'arm0' in graph.states)
+    graph.until(
+        lambda: 'arm0' in graph.states and 'was stopped before' in graph.states['arm0'].reason
+    )
     assert graph.states['arm0'].mode == RobotState.DISARMED
-    assert 'was stopped before' in graph.states['arm0'].reason
     assert graph.call('clear_stop').success
     graph.until(lambda: graph.states['arm0'].mode == RobotState.READY)
 

@@ -211,7 +211,7 @@ def test_a_full_disk_is_said_in_a_sentence(tmp_path):
         pytest.skip('needs /dev/full')
     spool, _ = open_spool(tmp_path)
     fill(spool, 1)
-    spool._segment.file = os.open('/dev/full', os.O_WRONLY)
+    spool._file = os.open('/dev/full', os.O_WRONLY)
     with pytest.raises(spools.UserError, match='could not be written'):
         fill(spool, 1)
 

@@ -3,6 +3,7 @@
 """The simulated arm as its node sees it."""
 
 from itertools import pairwise
+import os
 
 import numpy as np
 import pytest
@@ -11,9 +12,13 @@ from user_core.config import PegTask, SimArmConfig
 from user_core.errors import UserError
 from user_core.geometry import Pose, angle
 from user_core.outcome import Boundary
-from user_robot.arm import ArmState
+from user_robot.arm import ArmState, Site
 from user_robot.peg_task import PegTask as Task
 from user_sim.arm import SimArm
+from user_sim.snapshot import Reader, place
+
+MOVING = PegTask(success_lateral_m=0.03)
+"""For a hole that is within +- 2 cm."""
 
 
 def above(goal: Pose, x: float, y: float, up: float) -> Pose:
@@ -152,6 +157,60 @@ def test_beside_the_hole_no_press_ever_looks_like_success(goal: Pose) -> None:
         for step, (before, after) in enumerate(pairwise(states), 1):
             assert task.judge(before, after, step)[2] == Boundary.NONE
         assert min(s.pose.position[2] for s in states) - goal.position[2] > 0.02
+
+
+@pytest.mark.parametrize('corner', [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+def test_beside_a_hole_that_has_moved_no_press_looks_like_success_either(
+    goal: Pose, corner: tuple[int, int]
+) -> None:
+    task = Task(MOVING)
+    arm = SimArm(SimArmConfig(stiffness_n_m=3000, clip_m=0.02, damping_ns_m=110))
+    hole = 0.02 * np.array(corner)
+    beside = [np.zeros(2), -hole, hole * (0, 1), hole * 0.8, 0.021 * np.array(corner) * (-1, 1)]
+    reset = arm.reset
+
+    def moved(pose: Pose, seed: int) -> None:
+        reset(pose, seed)
+        arm.data.mocap_pos[0, :2] = goal.position[:2] + hole
+
+    arm.reset = moved  # type: ignore[method-assign]
+    for x, y in beside:
+        assert np.hypot(x, y) < MOVING.success_lateral_m
+        states = press(arm, goal, x, y, 15)
+        assert not any(task.success(s) for s in states)
+        assert min(s.pose.position[2] for s in states) - goal.position[2] > 0.02
+    assert any(task.success(s) for s in press(arm, goal, *hole, 25))
+
+
+def test_who_looks_at_the_scene_finds_it_as_each_sample_measured_it(goal: Pose) -> None:
+    site = Site(run=f'arm-{os.getpid()}', looked_at=True)
+    path = place(site.run, site.cell)
+    arm = SimArm(SimArmConfig(), site=site)
+    for state in press(arm, goal, 0.001, 0.0, 3):
+        scene = Reader(path).read()
+        assert scene is not None
+        assert scene.time_s >= state.stamp_s
+    np.testing.assert_array_equal(scene.q, state.q)
+    np.testing.assert_array_equal(scene.block[:3], arm.data.mocap_pos[0])
+    assert scene.time_s == state.stamp_s, 'the very same number: stamps are compared'
+    arm.close()
+    assert not path.exists()
+
+
+def test_no_two_scenes_have_the_same_stamp_not_even_around_a_reset(goal: Pose) -> None:
+    arm, stamps = SimArm(SimArmConfig()), []
+    for seed in range(3):
+        arm.reset(above(goal, 0.0, 0.0, 0.04), seed)
+        stamps.append(arm.state().stamp_s)
+        arm.advance(0.1)
+        stamps.append(arm.state().stamp_s)
+    assert stamps == sorted(set(stamps))
+
+
+def test_where_nobody_looks_nothing_is_written(goal: Pose) -> None:
+    site = Site(run=f'arm-{os.getpid()}')
+    press(SimArm(SimArmConfig(), site=site), goal, 0.0, 0.0, 1)
+    assert not place(site.run, site.cell).exists()
 
 
 def test_a_peg_over_the_true_hole_goes_in(exact_arm: SimArm, goal: Pose) -> None:

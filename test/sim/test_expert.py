@@ -10,6 +10,7 @@ import pytest
 
 from user_core.config import load
 from user_core.errors import UserError
+from user_core.geometry import Pose, relative
 from user_core.outcome import Boundary
 from user_robot.safety import Safety
 from user_robot.task import TASKS, make_task
@@ -20,6 +21,9 @@ EPISODES_N = 24
 PAGE = Path(__file__).parents[2] / 'config' / 'peg_rlpd.yaml'
 REACH = ['task={kind: reach}', 'cells.arm0.arm.clip_m=0.02', 'cells.arm0.safety.box_max_m=[1,1,1]']
 REACH += ['cells.arm0.safety.box_min_m=[-1,-1,-1]']
+
+
+MOVING = ['cells.arm0.arm.hole_error_m=0.02', 'task.success_lateral_m=0.03']
 
 
 def demonstrate(overrides: list[str], episodes_n: int) -> list[tuple[Boundary, int, float]]:
@@ -33,6 +37,9 @@ def demonstrate(overrides: list[str], episodes_n: int) -> list[tuple[Boundary, i
     for seed in range(episodes_n):
         arm.reset(task.start(seed), seed)
         expert.reset()
+        if cell.expert_sees:
+            hole = Pose(arm.data.mocap_pos[0], arm.data.mocap_quat[0][[1, 2, 3, 0]])
+            expert.see(relative(task.frame, hole)[0])
         state, peak, boundary, step = arm.state(), 0.0, Boundary.NONE, 0
         while boundary == Boundary.NONE:
             action = expert(task.observe(state))
@@ -66,7 +73,23 @@ def test_the_expert_never_hits_hard(episodes: list) -> None:
     assert max(peak for _, _, peak in episodes) < 60
 
 
-def test_the_expert_sees_nothing_but_the_observation() -> None:
+def test_where_the_hole_moves_the_expert_looks_and_mostly_succeeds() -> None:
+    seen = demonstrate(MOVING, EPISODES_N)
+    steps = [n for b, n, _ in seen if b == Boundary.SUCCESS]
+    assert len(steps) >= 0.7 * EPISODES_N
+    assert 60 <= np.mean(steps) <= 110
+    assert max(peak for _, _, peak in seen) < 60
+
+
+def test_without_a_look_it_aims_where_the_hole_should_be() -> None:
+    rng = np.random.default_rng(0)
+    states = rng.normal(0, 0.02, (50, 19)).astype(np.float32)
+    blind, looking = PegExpert(5), PegExpert(5)
+    looking.see(np.zeros(3))
+    assert all(np.array_equal(blind(s), looking(s)) for s in states)
+
+
+def test_the_expert_knows_nothing_else_than_the_observation() -> None:
     rng = np.random.default_rng(0)
     states = rng.normal(0, 0.02, (50, 19)).astype(np.float32)
     for kind in (PegExpert, ReachExpert):

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from user_core.arm_config import Arm, SimArmConfig
-from user_core.schema import NonNegative, Positive, Quaternion, Section, Vector, of_kind
+from user_core.arm_config import Arm, PegScene, SimArmConfig
+from user_core.camera_config import Camera, SimCameraConfig
+from user_core.schema import Name, NonNegative, Positive, Quaternion, Section, Vector, of_kind
 
 
 class PoseConfig(Section):
@@ -37,6 +38,10 @@ class ScriptTeleop(Section):
 
 
 Teleop = ScriptTeleop
+
+
+FEELS_M = 0.003
+"""Who cannot see still feels the way to a hole that is off by this."""
 
 
 class Safety(Section):
@@ -84,6 +89,8 @@ class Cell(Section):
     """Control steps a second, on the cell's clock."""
     arm: Arm = SimArmConfig()
     """The arm's driver."""
+    cameras: dict[Name, Camera] = Field(default={})
+    """Cameras by name; every cell of a run has the same ones, of the same size."""
     teleop: Teleop | None = ScriptTeleop()
     """Who demonstrates and takes over; null: nobody."""
     safety: Safety = Safety()
@@ -92,10 +99,51 @@ class Cell(Section):
     ready_within_s: Positive = 900.0
     """Nobody said so for this long: the reset is done again. No row is lost, the run goes on."""
 
+    @property
+    def expert_sees(self) -> bool:
+        """The scripted expert has to look where the hole is: feeling does not reach that far."""
+        return (
+            self.teleop is not None
+            and isinstance(self.arm, PegScene)
+            and self.arm.hole_error_m > FEELS_M
+        )
+
+    @property
+    def looked_at(self) -> bool:
+        """Somebody looks at the simulated scene, to draw it or to demonstrate."""
+        return self.expert_sees or any(c.kind == 'sim' for c in self.cameras.values())
+
     @model_validator(mode='before')
     @classmethod
-    def _arm_has_a_kind(cls, content: Any) -> Any:
-        return of_kind(content, 'arm', 'sim')
+    def _parts_have_a_kind(cls, content: Any) -> Any:
+        content = of_kind(content, 'arm', 'sim')
+        cameras = content.get('cameras') if isinstance(content, dict) else None
+        for name in cameras if isinstance(cameras, dict) else ():
+            cameras = of_kind(cameras, name, 'sim')
+        return content if not cameras else {**content, 'cameras': cameras}
+
+    @model_validator(mode='after')
+    def _cameras_can_be(self) -> Cell:
+        taken = {'arm', 'episode', 'expert', 'cameras', 'teleop'}
+        for name, camera in self.cameras.items():
+            if name in taken:
+                raise ValueError(f'a camera cannot be named {name}: a node of the cell is')
+            if not isinstance(camera, SimCameraConfig):
+                continue
+            if not isinstance(self.arm, PegScene):
+                raise ValueError(
+                    f'camera {name} is drawn from a simulated scene, and an arm of kind'
+                    f' {self.arm.kind} has none: choose another kind for it, or arm=franka_sim'
+                )
+            if (camera.scene or name) not in ('wrist', 'side'):
+                raise ValueError(f'camera {name} needs a scene: wrist or side')
+        return self
+
+    def view_topic(self, camera: str) -> str:
+        """Key of the topic on which the camera's view comes: a JPEG from another machine."""
+        section = self.cameras[camera]  # a drawn one stands where the scene is
+        away = section.kind != 'sim' and section.machine not in (None, self.machine)
+        return 'view/compressed' if away else 'view'
 
 
 class PegTask(Section):

@@ -15,6 +15,7 @@ import time
 
 from user_core.config import RunConfig
 from user_core.errors import UserError
+from user_core.footprint import GB, Footprint, available_memory
 from user_core.plan import NodeSpec
 from user_core.runner import find_executable
 
@@ -26,11 +27,8 @@ MODULES = {
 }
 """What the nodes of a package import besides our own packages."""
 
-ROW_BYTES = 2048
-SPARE_BYTES = 300 * 2**20
-"""For checkpoints, curves and logs."""
-DISCOVERY_S = 1.5
-"""Time in which a live node on this machine answers discovery (usually 0.1 s)."""
+DISCOVERY_S = 3.0
+"""Time in which a live node on this machine answers discovery: 0.1 s, or 2 s on a busy one."""
 
 LAST_DOMAIN = 232
 """Above it DDS has no ports."""
@@ -123,12 +121,24 @@ def disk(config: RunConfig) -> str:
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    rows = config.budget.env_steps + config.budget.max_demo_attempts * config.task.max_steps
-    need = rows * ROW_BYTES + SPARE_BYTES
+    need = Footprint.of(config).disk_bytes
     text = f'{free / 1e9:.1f} GB free in {place}, the run takes at most about {need / 1e9:.1f} GB'
     if free < need:
         raise UserError('The disk is too full', text, 'Make room, or set runs=FOLDER elsewhere')
     return text
+
+
+def memory(config: RunConfig, nodes: list[NodeSpec]) -> str:
+    """What the learner takes, when it is one of these nodes.
+
+    Raises:
+        UserError: this machine has less.
+    """
+    if all(node.executable != 'learner' for node in nodes):
+        return 'memory: the learner is elsewhere'
+    footprint = Footprint.of(config)
+    footprint.refuse_memory()
+    return f'memory: {footprint.memory_text}, {available_memory() / GB:.1f} GB are free'
 
 
 def port(config: RunConfig) -> str:

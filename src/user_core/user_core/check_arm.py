@@ -1,8 +1,9 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Looks whether the arms of a page can be used.
+"""Looks whether the arms and cameras of a page can be used.
 
-`arm_check` of user_robot does it in the robot's own interpreter: no driver is imported here.
+`arm_check` and `camera_check` of user_robot do it in the robot's own interpreter: no driver is
+imported here.
 """
 
 from __future__ import annotations
@@ -30,11 +31,18 @@ def arms(config: RunConfig, machine: str | None, move: bool) -> Iterator[Line]:
     for name, cell in config.cells.items():
         if machine not in (None, cell.machine):
             continue
-        command = [str(find_executable('user_robot', 'arm_check')), name, 'move' if move else '']
-        yield from _ask(name, command, config.to_json())
+        yield from _ask('arm', name, 'move' if move else '', config.to_json())
 
 
-def _ask(cell: str, command: list[str], config: str) -> Iterator[Line]:
+def cameras(config: RunConfig, machine: str | None) -> Iterator[Line]:
+    """Verdicts on the cameras that are plugged into a machine (null: any), as they come."""
+    for name, cell in config.cells.items():
+        if any(machine in (None, c.machine or cell.machine) for c in cell.cameras.values()):
+            yield from _ask('camera', name, machine or '', config.to_json())
+
+
+def _ask(device: str, cell: str, word: str, config: str) -> Iterator[Line]:
+    command = [str(find_executable('user_robot', f'{device}_check')), cell, word]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=os.environ | {'PYTHONUNBUFFERED': '1'},
@@ -53,4 +61,4 @@ def _ask(cell: str, command: list[str], config: str) -> Iterator[Line]:
         finally:
             child.kill()
     if code:
-        yield Line(False, f'{cell}: the check of its arm failed with exit code {code}.')
+        yield Line(False, f'{cell}: the check of its {device} failed with exit code {code}.')

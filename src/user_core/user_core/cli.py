@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from itertools import chain
 import os
 from pathlib import Path
 import sys
@@ -37,6 +38,7 @@ NUMBERS = {
         'stray_actions',
     ),
     'arm': ('steps', 'behind_s', 'clock_s'),
+    'camera': ('age_s', 'fps', 'frames', 'dropped', 'resets'),
 }
 """A node's numbers that `user status` shows; of other nodes it shows the first five."""
 
@@ -137,6 +139,7 @@ def _start(config: RunConfig, own: dict[str, str]) -> int:
         find_executable(node.package, node.executable)
     check.gpu(config, nodes)
     check.disk(config)
+    check.memory(config, nodes)
     check.port(config)
     check.domain(config, machine)
     folder = run_folder.create(config, run)
@@ -185,10 +188,12 @@ def _check(options: argparse.Namespace) -> int:
         print('priorities: not allowed to this user, so a busy machine may delay the arm')
     print(f'GPU: {"found" if check.asks_for_gpu(config) else "not asked for"}')
     print(check.disk(config))
+    print(check.memory(config, nodes))
     print(check.port(config))
     print(check.domain(config, machine))
     wrong = 0
-    for good, text in check_arm.arms(config, machine, move=own.get('move') == 'yes'):
+    arms = check_arm.arms(config, machine, move=own.get('move') == 'yes')
+    for good, text in chain(arms, check_arm.cameras(config, machine)):
         wrong += not good
         print(text, flush=True, file=sys.stdout if good else sys.stderr)
     if wrong:

@@ -29,6 +29,13 @@ from user_core.arm_config import (
     SimArmConfig,
     TopicsConfig,
 )
+from user_core.camera_config import (
+    Camera,
+    RealsenseConfig,
+    SimCameraConfig,
+    TopicsCameraConfig,
+    V4l2Config,
+)
 from user_core.cell_config import (
     Cell,
     PegTask,
@@ -39,7 +46,15 @@ from user_core.cell_config import (
     Task,
     Teleop,
 )
-from user_core.learning_config import Algorithm, Learner, MlpPolicy, Policy, Replay, Rlpd
+from user_core.learning_config import (
+    Algorithm,
+    CnnPolicy,
+    Learner,
+    MlpPolicy,
+    Policy,
+    Replay,
+    Rlpd,
+)
 from user_core.schema import Name, Positive, Section, of_kind
 
 __all__ = [
@@ -49,7 +64,9 @@ __all__ = [
     'ArxConfig',
     'ArxSimConfig',
     'Budget',
+    'Camera',
     'Cell',
+    'CnnPolicy',
     'Evaluation',
     'Franka',
     'FrankaConfig',
@@ -61,15 +78,19 @@ __all__ = [
     'Policy',
     'PoseConfig',
     'ReachTask',
+    'RealsenseConfig',
     'Replay',
     'Rlpd',
     'RunConfig',
     'Safety',
     'ScriptTeleop',
     'SimArmConfig',
+    'SimCameraConfig',
     'Task',
     'Teleop',
+    'TopicsCameraConfig',
     'TopicsConfig',
+    'V4l2Config',
     'config_hash',
     'load',
     'weights_hash',
@@ -156,8 +177,8 @@ class RunConfig(Section):
 
     @model_validator(mode='before')
     @classmethod
-    def _task_has_a_kind(cls, content: Any) -> Any:
-        return of_kind(content, 'task', 'peg')
+    def _parts_have_a_kind(cls, content: Any) -> Any:
+        return of_kind(of_kind(content, 'task', 'peg'), 'policy', 'mlp')
 
     @model_validator(mode='before')
     @classmethod
@@ -167,6 +188,9 @@ class RunConfig(Section):
         cells = content.get('cells') or {}
         arms = [cell.get('arm') for cell in cells.values() if isinstance(cell, dict)]
         kinds = {arm.get('kind', 'sim') for arm in arms if isinstance(arm, dict)}
+        for cell in cells.values():
+            cameras = (cell.get('cameras') or {}) if isinstance(cell, dict) else {}
+            kinds |= {c.get('kind', 'sim') for c in cameras.values() if isinstance(c, dict)}
         return {**content, 'pace': 'realtime'} if kinds - set(LOCKSTEP) else content
 
     @model_validator(mode='after')
@@ -177,11 +201,50 @@ class RunConfig(Section):
                     f'pace lockstep needs an arm that can wait, and cells.{name}.arm is of kind'
                     f' {cell.arm.kind}: leave pace out or set pace=realtime'
                 )
+            for camera, section in cell.cameras.items():
+                if self.pace == 'lockstep' and section.kind not in LOCKSTEP:
+                    raise ValueError(
+                        f'pace lockstep needs cameras that can wait, and'
+                        f' cells.{name}.cameras.{camera} is of kind {section.kind}: leave pace out'
+                        ' or set pace=realtime'
+                    )
+        return self
+
+    @model_validator(mode='after')
+    def _each_device_is_one_camera(self) -> RunConfig:
+        known: dict[tuple[str, str], str] = {}
+        for name, cell in self.cells.items():
+            for camera, section in cell.cameras.items():
+                device = getattr(section, 'serial', '') or getattr(section, 'device', '')
+                place = section.machine or cell.machine, device
+                if device and place in known:
+                    raise ValueError(
+                        f'cells.{known[place]} and cells.{name}.cameras.{camera} are both device'
+                        f' {device} of machine {place[0]}'
+                    )
+                known[place] = f'{name}.cameras.{camera}'
+        return self
+
+    @model_validator(mode='after')
+    def _cells_see_alike(self) -> RunConfig:
+        first, *others = self.cells
+        for name in others:
+            if _views(self.cells[name]) != self.views:
+                raise ValueError(
+                    f'cells.{name}.cameras must have the names and sizes of cells.{first}.cameras:'
+                    ' one policy serves all cells'
+                )
+        if self.policy.kind == 'cnn' and not self.views:
+            raise ValueError('policy.kind cnn needs cameras: name them in cells.*.cameras')
         return self
 
     @model_validator(mode='after')
     def _machines_exist(self) -> RunConfig:
         places = {f'cells.{name}.machine': cell.machine for name, cell in self.cells.items()}
+        for name, cell in self.cells.items():
+            for camera, section in cell.cameras.items():
+                if section.machine is not None:
+                    places[f'cells.{name}.cameras.{camera}.machine'] = section.machine
         for part in ('policy', 'replay', 'learner'):
             places[f'{part}.machine'] = getattr(self, part).machine
         for path, machine in places.items():
@@ -196,9 +259,23 @@ class RunConfig(Section):
             raise ValueError('learner.machine must be replay.machine: it reads the store there')
         return self
 
+    @property
+    def views(self) -> dict[str, tuple[int, int]]:
+        """Height and width of what each camera of a cell gives, in the order of their names."""
+        return _views(next(iter(self.cells.values())))
+
+    @property
+    def picture_bytes(self) -> int:
+        """Bytes of the raw pictures of one row."""
+        return sum(3 * height * width for height, width in self.views.values())
+
     def to_json(self) -> str:
         """The resolved configuration, with every default, as one line."""
         return json.dumps(self.model_dump(mode='json'), sort_keys=True)
+
+
+def _views(cell: Cell) -> dict[str, tuple[int, int]]:
+    return {name: (c.height, c.width) for name, c in sorted(cell.cameras.items())}
 
 
 def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
@@ -218,7 +295,7 @@ def load(source: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
 
 def _let_arms_choose_the_pace(content: dict[str, Any], settings: Sequence[str]) -> None:
     """A page of a run in lockstep may be taken to an arm that cannot wait."""
-    kinds = {text.partition('=')[2] for text in settings if text.startswith('arm=')}
+    kinds = {text.partition('=')[2] for text in settings if text.startswith(('arm=', 'cameras='))}
     paced = any(text.startswith('pace=') for text in settings)
     if kinds - set(LOCKSTEP) and not paced and content.get('pace') == 'lockstep':
         del content['pace']
@@ -244,9 +321,10 @@ def weights_hash(config: RunConfig) -> str:
     A version from one run may act in another one (`user eval`) when these are equal.
     """
     task = config.task.model_dump(mode='json', include={'kind', 'scale_m', 'scale_rad', 'frame'})
-    network = config.policy.model_dump(mode='json', include={'kind', 'hidden'})
+    places = {'machine', 'device', 'weights'}
+    network = config.policy.model_dump(mode='json', exclude=places)
     rates = sorted({cell.control_hz for cell in config.cells.values()})
-    return _hash([task, network, rates])
+    return _hash([task, network, rates, *([config.views] if config.policy.kind == 'cnn' else [])])
 
 
 def _hash(content: Any) -> str:

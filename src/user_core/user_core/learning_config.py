@@ -29,7 +29,52 @@ class MlpPolicy(Section):
     """Widths of the hidden layers."""
 
 
-Policy = MlpPolicy
+class CnnPolicy(Section):
+    """An encoder for each camera; its features stand beside the state in an MLP policy's place."""
+
+    kind: Literal['cnn'] = 'cnn'
+    machine: str = 'local'
+    """Where it answers observations: a key of `machines`."""
+    device: Literal['cpu', 'cuda'] = 'cpu'
+    """What it computes on."""
+    hidden: tuple[Count, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    encoder: Literal['small', 'resnet10'] = 'small'
+    """small: a few convolutions from scratch; resnet10: SERL's ResNet-10 with group norm."""
+    channels: tuple[Count, ...] = (16, 32, 32)
+    """Channels of the small encoder's convolutions."""
+    kernels: tuple[Count, ...] = (3, 3, 3)
+    """Sides of their kernels, in pixels."""
+    strides: tuple[Count, ...] = (2, 2, 2)
+    """Their strides."""
+    pool: Literal['flatten', 'keypoints', 'embedding'] = 'flatten'
+    """How the convolutions' map becomes a vector. flatten: as it is; keypoints: where each channel
+    looks (spatial softmax); embedding: learned weighted sums (SERL's choice behind resnet10)."""
+    features: Count | None = 32
+    """Features that an encoder gives for a picture; null: all that the pool gives."""
+    teacher: Literal['critics', 'hindsight'] = 'critics'
+    """Who trains the encoders. critics: their loss, at every update; hindsight: the places where
+    demonstrations ended, before everything else: from then on the encoders rest and each picture
+    is encoded once."""
+    shared: bool = False
+    """One encoder for all cameras instead of one each."""
+    weights: str | None = None
+    """File of pretrained weights of the trunk (a state dict, safetensors); null: none."""
+    frozen: bool = False
+    """The trunk does not learn: only what stands behind it does."""
+
+    @model_validator(mode='after')
+    def _layers_match(self) -> CnnPolicy:
+        if not len(self.channels) == len(self.kernels) == len(self.strides) > 0:
+            raise ValueError(
+                'channels, kernels and strides must name the same layers, at least one'
+            )
+        if not all(side % 2 for side in self.kernels):
+            raise ValueError('kernels must have odd sides')
+        return self
+
+
+Policy = Annotated[MlpPolicy | CnnPolicy, Field(discriminator='kind')]
 
 
 class Rlpd(Section):
@@ -87,6 +132,8 @@ class Rlpd(Section):
     actor_average: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Evaluation uses a running average of the actor, which takes this share of it at each of the
     actor's updates; null: the actor itself, as training always does."""
+    shift_px: Annotated[int, Field(ge=0, le=16)] = 4
+    """Pictures are shifted at random by up to this at each update (DrQ); 0: never."""
     max_bad_updates: Count = 20
     """Updates in a row whose gradient is not finite after which the learner gives up."""
 
@@ -106,7 +153,12 @@ class Replay(Section):
     machine: str = 'local'
     """Where it writes: a key of `machines`."""
     window_rows: Count = 200_000
-    """Newest rows that the learner keeps in memory."""
+    """Newest training rows that the learner draws from; demonstrations stay for good."""
+    memory_gb: Positive = 4.0
+    """Memory for their pictures: the newest lie there, older ones are read from the store."""
+    disk_gb: Positive = 20.0
+    """Size of the store: beyond it the oldest rows go that are no demonstrations and that the
+    learner no longer draws from."""
 
 
 class Learner(Section):
@@ -122,6 +174,14 @@ class Learner(Section):
     """Updates on demonstrations alone before version 1 is published."""
     start_rows: Annotated[int, Field(ge=0)] = 100
     """Training rows before updates on them begin."""
+    hindsight_updates: Count = 1500
+    """Updates of encoders whose teacher is hindsight, made before everything else."""
+    hindsight_every: Count | None = 1500
+    """Training rows after which they learn anew, a sixth as long, and every row is encoded anew;
+    null: never."""
+    hindsight_rows: Count = 8000
+    """Newest rows of successful training episodes that they then learn from, beside the
+    demonstrations."""
     clone_updates: Annotated[int, Field(ge=0)] = 2000
     """Updates of the behaviour cloning baseline, made before the warm-up; 0: no baseline."""
     publish_every_s: Positive = 1.0

@@ -9,6 +9,8 @@ rclpy checks every element of a list or ndarray that is assigned to a sequence f
 from __future__ import annotations
 
 from array import array
+from contextlib import suppress
+import math
 from typing import Any
 
 from builtin_interfaces.msg import Time
@@ -18,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from user_msgs.msg import Image
 
+from user_core import jpeg
 from user_core.geometry import Pose
 
 NS = 1_000_000_000
@@ -61,18 +64,18 @@ def numbers(field: Any) -> NDArray[Any]:
 
 
 def image_msg(
-    name: str, picture: NDArray[np.uint8] | bytes, stamp: Time, size: Any = None
+    name: str,
+    picture: NDArray[np.uint8] | bytes,
+    stamp: Time,
+    size: tuple[int, int] = (0, 0),
 ) -> Image:
-    """A picture: raw (height, width[, 3]) uint8, or one JPEG file with its (height, width)."""
-    if isinstance(picture, np.ndarray):
-        height, width = picture.shape[:2]
-        encoding = 'rgb8' if picture.ndim == 3 else 'mono8'
-    else:
-        (height, width), encoding = size, 'jpeg'
+    """A picture: raw, (height, width, 3) uint8 RGB, or one JPEG file with its (height, width)."""
+    raw = isinstance(picture, np.ndarray)
+    height, width = picture.shape[:2] if isinstance(picture, np.ndarray) else size
     return Image(
         stamp=stamp,
         name=name,
-        encoding=encoding,
+        encoding='rgb8' if raw else 'jpeg',
         height=height,
         width=width,
         data=octets(picture),
@@ -80,15 +83,21 @@ def image_msg(
 
 
 def image(msg: Image) -> NDArray[np.uint8]:
-    """The raw picture of a message, sharing its memory.
+    """The picture of a message, (height, width, 3) RGB; a raw one shares the message's memory.
 
     Raises:
-        ValueError: it is a JPEG, or its bytes are not height x width x channels.
+        UserError: it is a JPEG and OpenCV is missing.
+        ValueError: its bytes are not what it says.
     """
-    channels = {'rgb8': (3,), 'mono8': ()}.get(msg.encoding)
-    if channels is None:
-        raise ValueError(f'image {msg.name} is {msg.encoding}, not raw')
-    return np.frombuffer(msg.data, np.uint8).reshape(msg.height, msg.width, *channels)
+    shape = msg.height, msg.width, 3
+    if msg.encoding == 'rgb8' and len(msg.data) == math.prod(shape):
+        return np.frombuffer(msg.data, np.uint8).reshape(shape)
+    if msg.encoding == 'jpeg':
+        with suppress(ValueError):
+            picture = jpeg.decode(msg.data)
+            if picture.shape == shape:
+                return picture
+    raise ValueError(f'image {msg.name} is no {msg.encoding} of {msg.width} x {msg.height} pixels')
 
 
 def stamp(nanoseconds: int) -> Time:

@@ -63,6 +63,7 @@ class Shell(Node):
         run: name of the run.
         folder: the run's folder on this machine.
         cell: its cell's name, empty for nodes that belong to none.
+        camera: its camera's name, empty for nodes that belong to none.
         hash: the configuration's hash.
         exit_code: set by `finish`, None while the node runs.
     """
@@ -81,9 +82,9 @@ class Shell(Node):
         self.config: RunConfig = from_json(texts['config'], 'parameter config')
         self.run = texts['run']
         self.folder = Path(texts['run_folder'])
-        self.cell = self.get_namespace().strip('/')
+        self.cell, _, self.camera = self.get_namespace().strip('/').partition('/')
         if self.cell not in self.config.cells:
-            self.cell = ''
+            self.cell = self.camera = ''
         self.hash = config_hash(self.config)
         self.exit_code: int | None = None
         self._soon: deque[Callable[[], None]] = deque()
@@ -91,9 +92,12 @@ class Shell(Node):
         self._metrics = self.create_pub('metrics')
         self.create_sub('run_config', self._agree)
 
-    def create_pub(self, key: str, cell: str | None = None) -> Publisher:
-        """A publisher of the table's topic; a cell's node may leave its own cell out."""
-        topic, name = topics.TOPICS[key], topics.name(key, cell or self.cell)
+    def create_pub(
+        self, key: str, cell: str | None = None, camera: str | None = None
+    ) -> Publisher:
+        """A publisher of the table's topic; a node may leave out its own cell and camera."""
+        topic = topics.TOPICS[key]
+        name = topics.name(key, cell or self.cell, camera or self.camera)
 
         def mismatch(info: QoSOfferedIncompatibleQoSInfo) -> None:
             self._mismatch(name, 'subscription', topic.writer)
@@ -102,10 +106,15 @@ class Shell(Node):
         return self.create_publisher(topic.type, name, topic.writer, event_callbacks=events)
 
     def create_sub(
-        self, key: str, callback: Callable[[Any], None], cell: str | None = None
+        self,
+        key: str,
+        callback: Callable[[Any], None],
+        cell: str | None = None,
+        camera: str | None = None,
     ) -> Subscription:
         """A subscription of the table's topic; the callback runs in the executor's thread."""
-        topic, name = topics.TOPICS[key], topics.name(key, cell or self.cell)
+        topic = topics.TOPICS[key]
+        name = topics.name(key, cell or self.cell, camera or self.camera)
 
         def mismatch(info: QoSRequestedIncompatibleQoSInfo) -> None:
             self._mismatch(name, 'publisher', topic.reader)

@@ -10,7 +10,7 @@ import json
 import os
 from pathlib import Path
 import types
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -120,7 +120,7 @@ def _lay(content: Content, fragment: Content, path: str) -> Iterator[str]:
 
 def override(model: type[BaseModel], content: Content, overrides: Sequence[str]) -> None:
     """Applies `a.b=value`, in order; a value is YAML. `arm=KIND` changes the kind of every
-    arm; what both kinds have stays as the page says.
+    arm, `cameras=KIND` that of every camera; what both kinds have stays as the page says.
 
     Raises:
         UserError: an override has no `=`, or goes through something that is no mapping.
@@ -137,6 +137,13 @@ def override(model: type[BaseModel], content: Content, overrides: Sequence[str])
             for name, cell in _mapping(content.setdefault('cells', {'arm0': {}}), 'cells').items():
                 arm = _mapping(_mapping(cell, f'cells.{name}').setdefault('arm', {}), 'arm')
                 cell['arm'] = _of_other_kind(model, ('cells', name, 'arm'), arm, parsed)
+            continue
+        if key == 'cameras':
+            for name, cell in _mapping(content.get('cells') or {}, 'cells').items():
+                cameras = _mapping(_mapping(cell, f'cells.{name}').get('cameras') or {}, 'cameras')
+                for camera, part in cameras.items():
+                    at = ('cells', name, 'cameras', camera)
+                    cameras[camera] = _of_other_kind(model, at, _mapping(part, camera), parsed)
             continue
         *parents, last = key.split('.')
         place: Any = content
@@ -306,6 +313,8 @@ def _models(annotation: Any) -> Iterator[tuple[str, type[BaseModel]]]:
     """Models inside an annotation, with '*.' where a chosen name stands before their keys."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield '', annotation
+    elif get_origin(annotation) is Annotated:
+        yield from _models(get_args(annotation)[0])
     elif get_origin(annotation) is dict:
         for _, inner in _models(get_args(annotation)[1]):
             yield '*.', inner

@@ -315,8 +315,9 @@ class Run:
         )
 
     def _backlog_moved(self) -> float:
-        """Steady time at which the learner's updates last grew: a busy one is waited for."""
-        updates = self.learner().get('updates', 0.0)
+        """Steady time at which the learner last got on: a busy one is waited for."""
+        learner = self.learner()
+        updates = learner.get('updates', 0.0) + learner.get('lessons', 0.0)
         if updates != self.progress[0]:
             self.progress = (updates, time.monotonic())
         return self.progress[1]
@@ -365,6 +366,8 @@ class Run:
                 f'closest {1e3 * np.median([e.distance for e in new]):.1f} mm',
                 f'force {np.median([e.peak_force for e in new]):.0f} N',
             ]
+        if learner.get('state') == 'WARMUP':
+            texts += [f'{key} {learner.get(key, 0):.0f}' for key in ('lessons', 'updates')]
         for name, key, form in (
             ('Q', 'q', '.3f'),
             ('alpha', 'alpha', '.4f'),

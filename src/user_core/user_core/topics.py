@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import PoseStamped, TwistStamped, WrenchStamped
 from rclpy.qos import (
     DurabilityPolicy,
@@ -20,7 +21,7 @@ from rclpy.qos import (
     ReliabilityPolicy,
 )
 from rosgraph_msgs.msg import Clock
-from sensor_msgs.msg import JointState
+from sensor_msgs.msg import CameraInfo, CompressedImage, Image, JointState
 from std_msgs.msg import Bool
 from std_srvs.srv import Trigger
 from user_msgs.action import MoveGripper, MoveTo, RunEpisode
@@ -38,7 +39,7 @@ from user_msgs.msg import (
 )
 from user_msgs.srv import FetchWeights
 
-Scope = Literal['cell', 'learning', 'run']
+Scope = Literal['camera', 'cell', 'learning', 'run']
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,36 @@ TOPICS = {
             16,
             16,
             'nothing is lost: 16 rows in flight, the spool resends what is not acknowledged',
+        ),
+        Topic('view', Image, 'camera', 1, 1, 'what policies see; only the newest counts'),
+        Topic(
+            'view/compressed',
+            CompressedImage,
+            'camera',
+            4,
+            4,
+            'for another machine; a lost packet is resent',
+        ),
+        Topic(
+            'image_raw', Image, 'camera', 1, 1, 'the whole picture, for people and other stacks'
+        ),
+        Topic(
+            'image_raw/compressed',
+            CompressedImage,
+            'camera',
+            1,
+            1,
+            'the same for another machine',
+        ),
+        Topic('depth/image_raw', Image, 'camera', 1, 1, 'depth in mm, aligned to image_raw'),
+        Topic('camera_info', CameraInfo, 'camera', 1, 1, 'one goes with every image_raw'),
+        Topic(
+            'diagnostics',
+            DiagnosticArray,
+            'run',
+            4,
+            32,
+            "rqt's own topic; a burst of all nodes fits",
         ),
         Topic('joint_states', JointState, 'cell', 1, 5, 'for viewers; the newest posture'),
         Topic('current_pose', PoseStamped, 'cell', 1, 1, 'for other stacks; now counts'),
@@ -176,13 +207,19 @@ SERVICES: dict[str, tuple[Scope, Any]] = {
 """Services (rclpy's own profile)."""
 
 
-def name(key: str, cell: str | None = None) -> str:
-    """Absolute name of a topic, action or service; `cell` is needed for those of a cell."""
+def name(key: str, cell: str | None = None, camera: str | None = None) -> str:
+    """Absolute name of a topic, action or service; `cell` is needed for those of a cell, `camera`,
+    too, for those of a camera.
+    """
     scope = TOPICS[key].scope if key in TOPICS else (ACTIONS.get(key) or SERVICES[key])[0]
-    if scope == 'cell':
+    if scope in ('cell', 'camera'):
         if not cell:
             raise ValueError(f'{key} belongs to a cell: name one')
-        return f'/{cell}/{key}'
+        if scope == 'cell':
+            return f'/{cell}/{key}'
+        if not camera:
+            raise ValueError(f'{key} belongs to a camera: name one')
+        return f'/{cell}/{camera}/{key}'
     return f'/learning/{key}' if scope == 'learning' else f'/{key}'
 
 

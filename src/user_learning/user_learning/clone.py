@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from user_learning.augment import Shift
 from user_learning.networks import Actor
+from user_learning.rlpd import Batch
 
 ACTION_LIMIT = 0.99
 """Demonstrated actions are brought inside +- this before atanh: at +-1 a tanh-Gaussian has no
@@ -22,30 +24,33 @@ end.
 """
 
 
-def clone_loss(actor: Actor, state: Tensor, action: Tensor) -> Tensor:
+def clone_loss(actor: Actor, x: Tensor, action: Tensor) -> Tensor:
     """Negative log-likelihood of demonstrated actions, up to a term that no parameter changes.
 
     L = mean_batch sum_dim 0.5 * ((atanh(a) - mu(s)) / sigma(s))^2 + log sigma(s)
     """
-    mean, log_std = actor(state)
+    mean, log_std = actor.head(x)
     log_std = log_std.clamp_min(MIN_LOG_STD)
     u = torch.atanh(action.clamp(-ACTION_LIMIT, ACTION_LIMIT))
     return (0.5 * ((u - mean) * torch.exp(-log_std)).square() + log_std).sum(-1).mean()
 
 
 def train_clone(
-    actor: Actor, batches: Iterator[tuple[Tensor, Tensor]], lr: float, updates: int
+    actor: Actor, batches: Iterator[Batch], lr: float, updates: int, shift: Shift
 ) -> float:
-    """Fits the actor in place on (state, action) batches, `updates` of them, and returns the last
-    loss.
+    """Fits the actor and its encoders, unless they rest, in place on `updates` batches.
+
+    Returns the last loss.
 
     The step size falls to zero on a cosine.
     """
-    optimizer = torch.optim.Adam(actor.parameters(), lr, fused=True)
+    learned = [p for p in actor.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(learned, lr, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
     loss = torch.zeros(())
-    for state, action in batches:
-        loss = clone_loss(actor, state, action)
+    for batch in batches:
+        x = actor.see(batch.state, shift(batch.pictures))
+        loss = clone_loss(actor, x, batch.action)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

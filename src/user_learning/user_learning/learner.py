@@ -9,6 +9,7 @@ Everything happens in `turn`, in one thread. Other threads read `numbers` (repla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+import copy
 import math
 from pathlib import Path
 import threading
@@ -21,12 +22,12 @@ from user_core.config import RunConfig, config_hash, weights_hash
 from user_core.errors import UserError
 from user_learning import checkpoint
 from user_learning.clone import train_clone
-from user_learning.networks import Actor, Spec
-from user_learning.rlpd import Rlpd
-from user_learning.row import Row
-from user_learning.tail import Tail
+from user_learning.experience import Experience
+from user_learning.hindsight import RowEncoder, lesson_of, teach
+from user_learning.networks import Spec
+from user_learning.rlpd import Batch, Rlpd, make_actor
+from user_learning.rows import Rows
 from user_learning.weights import Publisher, Version
-from user_learning.window import Rows, Sampler
 
 TURN_UPDATES = 8
 """Updates between two looks at new rows, the clock and the stop."""
@@ -60,18 +61,10 @@ class Learner:
         self.config, self.spec, self.publisher = config, spec, publisher
         self.announce, self.curve = announce, curve
         self.device = config.learner.device
-        self.tail = Tail(folder / 'store')
+        self.experience = Experience(config, spec, folder / 'store')
         self.checkpoints = folder / 'checkpoints'
-        algorithm = config.algorithm
-        self.rows = Rows(
-            config.replay.window_rows,
-            spec.state_n,
-            spec.action_n,
-            algorithm.gamma,
-            algorithm.n_step,
-        )
-        self.rlpd = Rlpd(algorithm, spec, config.policy.hidden, config.seed, self.device)
-        self.sample = Sampler(self.rows, algorithm.batch, algorithm.demo_fraction, config.seed)
+        self.rlpd = Rlpd(config.algorithm, spec, config.policy.hidden, config.seed, self.device)
+        self.lessons = self.taught_rows = self._owed_lessons = 0
         self.clone: dict[str, Tensor] | None = None
         self.state, self.reason = 'WAIT_DEMOS', ''
         self._save_asked, self._save_done = threading.Event(), threading.Event()
@@ -84,6 +77,11 @@ class Learner:
         self._told_updates = 0
         self._stop = threading.Event()
         self._restore()
+
+    @property
+    def rows(self) -> Rows:
+        """The window."""
+        return self.experience.rows
 
     # ------------------------------------------------------------------ the loop
 
@@ -125,11 +123,21 @@ class Learner:
 
     def _turn(self) -> float:
         learner, rlpd = self.config.learner, self.rlpd
-        self._read()
+        self.experience.read()
         if self.rows.demo_episodes < self.config.budget.demos:
             self.state = 'WAIT_DEMOS'
             self.reason = f'{self.rows.demo_episodes} of {self.config.budget.demos} demonstrations'
             return 5 * IDLE_S
+        if self.spec.taught and self.experience.encoder is None:
+            self.state, self.reason = 'WARMUP', 'the encoders learn where demonstrations ended'
+            self._teach()
+            return 0.0
+        every = learner.hindsight_every
+        due = every is not None and self.rows.train_rows >= self.taught_rows + every
+        if self.spec.taught and due:
+            self.reason = 'the encoders learn where successes ended'
+            self._teach()
+            return 0.0
         if self.clone is None and learner.clone_updates and self.config.budget.demos:
             self.state, self.reason = 'WARMUP', 'cloning the demonstrations'
             self._tell(now=True)
@@ -146,8 +154,8 @@ class Learner:
             ('TRAINING', self._alarm()) if warm else ('WARMUP', 'updates on demonstrations alone')
         )
         until = TURN_UPDATES if warm else min(TURN_UPDATES, learner.warmup_updates - rlpd.updates)
-        for _ in range(int(min(owed, until))):
-            batch = self.sample(rlpd.updates + 1, demos_only=not warm)
+        turn = range(rlpd.updates + 1, rlpd.updates + 1 + int(min(owed, until)))
+        for batch in self.experience.sample.batches(turn, demos_only=not warm):
             self._gather(rlpd.update(batch.to(self.device), self.rows.train_rows, not warm))
         if rlpd.updates >= learner.warmup_updates:
             first = self._published_updates < 0
@@ -185,27 +193,59 @@ class Learner:
 
     # ------------------------------------------------------------------ its parts
 
-    def _read(self) -> None:
-        for record in self.tail.rows():
-            if isinstance(record, Row):
-                self.rows.add(record)
+    def _go_on(self) -> bool:
+        """Asked before each step of teaching, encoding and cloning, which take long; tells."""
+        self.lessons += 1
+        self._tell()
+        return not self._stop.is_set()
+
+    def _teach(self) -> None:
+        """Lets successes teach the encoders, then encodes every row."""
+        rlpd, learner, experience = self.rlpd, self.config.learner, self.experience
+        place, train_rows = experience.tail.place, self.rows.train_rows
+        # In lockstep nobody shall act meanwhile: the weights grow old, and no new row is read.
+        self._owed_lessons = learner.max_backlog_updates + 1
+        self._tell(now=True)
+        again = experience.encoder is not None
+        pupil = copy.deepcopy(rlpd.actor)
+        teach(
+            pupil,
+            lesson_of(experience.stored(self._go_on), self.spec, learner.hindsight_rows),
+            learner.hindsight_updates,
+            rlpd.shift,
+            self.config.seed + train_rows,
+            again=again,
+            go_on=self._go_on,
+        )
+        if self._stop.is_set():
+            return
+        if again:
+            self._save()  # a stop may not wait until every row is encoded
+        rlpd.actor.adopt_sight(pupil)
+        rlpd.average.adopt_sight(pupil)
+        self.taught_rows = train_rows
+        experience.begin(RowEncoder(rlpd.actor, self.spec, self.device))
+        experience.read_again(place, train_rows, self._go_on)
+        self._owed_lessons = 0
 
     def _clone(self) -> None:
-        """Trains the baseline on every demonstration, once; two seconds or so."""
-        updates = self.config.learner.clone_updates
-        actor = Actor(
-            self.spec, self.config.policy.hidden, torch.Generator().manual_seed(self.config.seed)
-        )
+        """Trains the baseline on every demonstration, once; without pictures two seconds or so."""
+        updates, algorithm = self.config.learner.clone_updates, self.config.algorithm
+        generator = torch.Generator().manual_seed(self.config.seed)
+        actor = make_actor(self.spec, self.config.policy.hidden, generator).to(self.device)
+        if self.spec.taught:
+            actor.adopt_sight(self.rlpd.actor)
 
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for update in range(updates):
-                if self._stop.is_set():
+        def batches() -> Iterator[Batch]:
+            for batch in self.experience.sample.batches(range(updates), demos_only=True):
+                if not self._go_on():
                     return
-                batch = self.sample(update, demos_only=True)
-                yield batch.state, batch.action
+                yield batch.to(self.device)
 
-        train_clone(actor, batches(), self.config.algorithm.lr, updates)
-        self.clone = dict(actor.state_dict())
+        train_clone(actor, batches(), algorithm.lr, updates, self.rlpd.shift)
+        if self._stop.is_set():
+            return
+        self.clone = {k: v.cpu() for k, v in actor.state_dict().items()}
         self.announce(self.publisher.publish('clone', self.clone, updates, 0))
 
     def _publish(self, first: bool) -> None:
@@ -241,7 +281,10 @@ class Learner:
         progress: dict[str, int | float | str] = {
             'updates': self.rlpd.updates,
             'train_rows': self.rows.train_rows,
-            'records': self.tail.records,
+            'taught': self.experience.encoder is not None,
+            'taught_rows': self.taught_rows,
+            'segment': self.experience.tail.segment,
+            'offset': self.experience.tail.offset,
             'version': self.publisher.version,
             'config_hash': config_hash(self.config),
             'weights_hash': weights_hash(self.config),
@@ -257,23 +300,22 @@ class Learner:
         """Goes on from the newest checkpoint and the whole store; counters continue, versions only
         grow.
         """
-        self._read()
         loaded = checkpoint.load(self.checkpoints, config_hash(self.config))
         if loaded is None:
+            self.experience.read()
             return
         tensors, progress = loaded
-        if self.tail.records < progress['records']:
-            raise UserError(
-                f'the store holds {self.tail.records} records and has held {progress["records"]}',
-                'a learner that goes on without its rows forgets what it knew',
-                'bring the store back, or start a new run',
-            )
         clone = {
             k.removeprefix('clone.'): tensors.pop(k)
             for k in list(tensors)
             if k.startswith('clone.')
         }
         self.rlpd.load_state_dict(tensors)
+        if progress['taught']:
+            self.experience.begin(RowEncoder(self.rlpd.actor, self.spec, self.device))
+            self.taught_rows = int(progress['taught_rows'])
+        place = progress['segment'], progress['offset']
+        self.experience.read_again(place, progress['train_rows'])
         self._told_updates = self.rlpd.updates
         if clone:
             self.clone = clone
@@ -311,6 +353,7 @@ class Learner:
             **kept,
             **means,
             'updates': float(rlpd.updates),
+            'lessons': float(self.lessons),
             'bad_updates': float(rlpd.bad_updates),
             'env_steps': float(rows.train_rows),
             'demos': float(rows.demo_episodes),
@@ -318,7 +361,8 @@ class Learner:
             'online_rows': float(len(rows.online)),
             'refused_rows': float(rows.refused),
             'utd': trained / rows.train_rows if rows.train_rows else 0.0,
-            'backlog': max(allowed - rlpd.updates, 0.0) if math.isfinite(allowed) else 0.0,
+            'backlog': self._owed_lessons
+            + (max(allowed - rlpd.updates, 0.0) if math.isfinite(allowed) else 0.0),
             'version': float(newest.version if newest else 0),
             'policy_lag': float(
                 newest.version - rows.newest_version if newest and rows.newest_version else 0

@@ -18,6 +18,7 @@ from user_msgs.srv import FetchWeights
 from user_core import topics
 from user_core.config import weights_hash
 from user_core.errors import UserError
+from user_core.footprint import Footprint
 from user_core.messages import octets
 from user_core.node import Shell, run_node
 from user_learning.learner import Learner
@@ -39,6 +40,8 @@ class LearnerNode:
             raise UserError(
                 'learner.device is cuda', 'PyTorch sees no GPU here', 'set learner.device=cpu'
             )
+        spec = spec_of(config)
+        shell.get_logger().info(Footprint.of(config, spec.input_n).text)
         self.announcers: dict[str, RosPublisher] = {}
         self.curves = SummaryWriter(str(shell.folder / 'tensorboard' / 'learner'), flush_secs=10)
         self.publisher = Publisher(
@@ -49,7 +52,7 @@ class LearnerNode:
         )
         self.learner = Learner(
             config,
-            spec_of(config),
+            spec,
             shell.folder,
             self.publisher,
             lambda version: shell.call_soon(partial(self.announce, version)),

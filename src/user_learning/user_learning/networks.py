@@ -1,20 +1,23 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Networks of state-based learners: normalisation, tanh-Gaussian actor, batched critic
-ensemble.
-"""
+"""Networks of learners: normalisation, tanh-Gaussian actor, batched critic ensemble."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+import copy
 from dataclasses import dataclass, field
 import itertools
 import math
+from types import MappingProxyType
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 import torch.nn.functional as F  # noqa: N812 (torch's own custom)
+
+from user_learning.aim import Aim
+from user_learning.encoder import Encoders, Sight
 
 LOG_STD_MIN, LOG_STD_MAX = -8.0, 1.5
 """Bounds of the actor's log standard deviation before tanh; outside them gradients vanish or
@@ -32,7 +35,8 @@ class Spec:
     `mean`, `scale`, `squash` have shape [state_n]: a value enters the network as (x - mean) /
     scale, and through tanh where `squash` holds (forces: their tails are long). The values at
     `fine_index` enter a second time, as tanh((x - fine_mean) / fine_scale): what is far away at
-    one scale decides at the other.
+    one scale decides at the other. `sight` tells of pictures, if the policy has any; if hindsight
+    teaches their encoders, they guess where a success ends in the values at `aim_index`.
     """
 
     mean: np.ndarray
@@ -42,6 +46,8 @@ class Spec:
     fine_index: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     fine_mean: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     fine_scale: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    aim_index: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    sight: Sight | None = None
 
     @property
     def state_n(self) -> int:
@@ -49,9 +55,29 @@ class Spec:
         return len(self.mean)
 
     @property
+    def views(self) -> Mapping[str, tuple[int, int]]:
+        """Height and width of the pictures that enter a network, by camera."""
+        return self.sight.views if self.sight else {}
+
+    @property
     def input_n(self) -> int:
-        """Number of values that enter a network."""
-        return len(self.mean) + len(self.fine_index)
+        """Number of values that enter a network: of the state, then features of pictures."""
+        n = len(self.mean) + len(self.fine_index)
+        if self.sight:
+            n += self.sight.features_n + 2 * len(self.aim_index) * self.taught
+        return n
+
+    @property
+    def taught(self) -> bool:
+        """Whether hindsight teaches the encoders."""
+        return self.sight is not None and self.sight.config.teacher == 'hindsight'
+
+    @property
+    def aim_scales(self) -> tuple[np.ndarray, np.ndarray]:
+        """Coarse and fine scale of the values at `aim_index`."""
+        fine = self.scale.copy()
+        fine[self.fine_index] = self.fine_scale
+        return self.scale[self.aim_index], fine[self.aim_index]
 
 
 class Normalizer(nn.Module):
@@ -87,7 +113,8 @@ class Normalizer(nn.Module):
 class Actor(nn.Module):
     """Tanh-Gaussian policy: a = tanh(mu(s) + sigma(s) * eps), each action in (-1, 1).
 
-    It begins close to mu = 0 and log sigma = `log_std` in every state.
+    It begins close to mu = 0 and log sigma = `log_std` in every state. It holds the normalisation
+    and the encoders of its pictures, so that weights of an actor are all that a policy needs.
     """
 
     def __init__(
@@ -99,6 +126,11 @@ class Actor(nn.Module):
     ) -> None:
         super().__init__()
         self.normalizer = Normalizer(spec)
+        self.encoders = Encoders(spec.sight, generator) if spec.sight else None
+        self.aim: Aim | None = None
+        if spec.sight and spec.taught:
+            seen_n = len(spec.mean) + len(spec.fine_index) + spec.sight.features_n
+            self.aim = Aim(spec, seen_n, generator)
         layers: list[nn.Module] = []
         n = spec.input_n
         for width in hidden:
@@ -111,14 +143,45 @@ class Actor(nn.Module):
         layers.append(last)
         self.net = nn.Sequential(*layers)
 
+    def see(self, state: Tensor, pictures: Mapping[str, Tensor]) -> Tensor:
+        """What enters the networks, [batch, input_n], for raw states [batch, n] and each camera's
+        uint8 pictures [batch, height, width, 3]. Without pictures a state has been seen already.
+        """
+        if self.encoders is None:
+            return self.normalizer(state)
+        return self.look(state, pictures)[0] if pictures else state
+
+    def look(self, state: Tensor, pictures: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """What enters the networks, and the offset [batch, k] of a success's end (k = 0 unless
+        hindsight teaches).
+        """
+        assert self.encoders is not None
+        x, features = self.normalizer(state), self.encoders(pictures)
+        if self.aim is None:
+            return torch.cat([x, features], -1), x[:, :0]
+        offset = self.aim(torch.cat([x, features], -1))
+        return torch.cat([x, self.aim.scaled(offset), features], -1), offset
+
+    def rest(self, resting: bool = True) -> None:
+        """Ends the learning of all that is before the head, or begins it."""
+        for part in (self.encoders, self.aim):
+            if part is not None:
+                part.requires_grad_(not resting)
+
+    def adopt_sight(self, other: Actor) -> None:
+        """Sees from now on as another actor does now."""
+        self.encoders, self.aim = copy.deepcopy((other.encoders, other.aim))
+
     def head(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before tanh, for normalised states [..., n]."""
+        """Mean and log standard deviation before tanh, for network inputs [..., input_n]."""
         mean, log_std = self.net(x).chunk(2, dim=-1)
         return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
-    def forward(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and log standard deviation before tanh, for raw states [..., n]."""
-        return self.head(self.normalizer(state))
+    def forward(
+        self, state: Tensor, pictures: Mapping[str, Tensor] = MappingProxyType({})
+    ) -> tuple[Tensor, Tensor]:
+        """Mean and log standard deviation before tanh, for raw states [..., n] and pictures."""
+        return self.head(self.see(state, pictures))
 
 
 def squashed(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -158,7 +221,7 @@ class CriticEnsemble(nn.Module):
             self.biases.append(nn.Parameter(torch.zeros(critics_n, 1, b)))
 
     def forward(self, x: Tensor, action: Tensor, members: Tensor | None = None) -> Tensor:
-        """Values [E, batch] of normalised states x and actions; `members` chooses a subset of
+        """Values [E, batch] of network inputs x and actions; `members` chooses a subset of
         critics.
         """
         parameters = zip(self.weights, self.biases, strict=True)

@@ -3,14 +3,15 @@
 """Answers observations with one version of one policy's weights.
 
 A loading thread hands complete, verified versions over; `act` takes the newest at the start of an
-answer, so that every action comes from exactly one version.
+answer, so that every action comes from exactly one version. Observations of several cells that ask
+for the same network pass through it together.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import threading
 
 import numpy as np
@@ -24,6 +25,22 @@ CACHE_N = 4
 """Versions that stay loaded beside the newest of each policy, least recently asked ones go
 first.
 """
+
+
+@dataclass(frozen=True)
+class Question:
+    """One observation: raw state [state_n], uint8 pictures [height, width, 3] by camera.
+
+    `version` 0 asks for the newest one of the policy.
+    """
+
+    policy: str
+    version: int
+    mode: int
+    state: np.ndarray
+    episode: int
+    step: int
+    pictures: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,15 +99,14 @@ class Policy:
         Raises ValueError when the tensors do not fit the task's network.
         """
         average = {k.removeprefix(AVERAGE): v for k, v in tensors.items() if k.startswith(AVERAGE)}
-        newest = self._build({k: v for k, v in tensors.items() if not k.startswith(AVERAGE)})
-        pair = Pair(newest, self._build(average) if average else newest)
+        own = {k: v for k, v in tensors.items() if not k.startswith(AVERAGE)}
+        newest = self._build(own)
+        pair = Pair(newest, self._build(own | average) if average else newest)
         with self._lock:
             if version > self.newest(policy):
                 self._newest[policy] = (version, pair)
             if asked:
-                self._cache[policy, version] = pair
-                while len(self._cache) > CACHE_N:
-                    self._cache.popitem(last=False)
+                self._keep(policy, version, pair)
 
     def _build(self, tensors: Mapping[str, Tensor]) -> Actor:
         actor = Actor(self.spec, self.hidden).requires_grad_(False)
@@ -100,56 +116,93 @@ class Policy:
             raise ValueError(str(error).splitlines()[-1].strip()) from error
         return actor.to(self.device).eval()
 
-    def act(
-        self, policy: str, version: int, mode: int, state: np.ndarray, episode: int, step: int
-    ) -> Answer | Silence:
-        """Answers one observation; `version` 0 asks for the newest.
+    def act(self, questions: Sequence[Question]) -> list[Answer | Silence]:
+        """Answers observations, those for the same network in one pass of it.
 
         Training and MODE_EVAL_SAMPLED draw noise that depends on seed, episode and step alone;
         MODE_EVAL takes tanh(mu). Both evaluations use the averaged actor if the weights hold one.
         """
-        if mode == Mode.DEMO:
+        answers: dict[int, Answer | Silence] = {}
+        together: dict[int, tuple[Actor, int, list[int]]] = {}
+        for place, question in enumerate(questions):
+            found = self._find(question)
+            if isinstance(found, Silence):
+                answers[place] = found
+            else:
+                actor, version = found
+                together.setdefault(id(actor), (actor, version, []))[2].append(place)
+        for actor, version, places in together.values():
+            actions = self._actions(actor, [questions[place] for place in places])
+            for place, action in zip(places, actions, strict=True):
+                policy = questions[place].policy
+                answers[place] = (
+                    Answer(action, policy, version)
+                    if np.isfinite(action).all()
+                    else Silence(
+                        'REFUSED', f'{policy} version {version} gave an action that is not finite'
+                    )
+                )
+        return [answers[place] for place in range(len(questions))]
+
+    def _find(self, question: Question) -> tuple[Actor, int] | Silence:
+        """The network that answers and its version, or why there is none."""
+        policy, version = question.policy, question.version
+        if question.mode == Mode.DEMO:
             return Silence('DEMO', 'a demonstrator answers')
-        if state.shape != (self.spec.state_n,):
-            return Silence(
-                'REFUSED', f'the state has {state.size} values, the task has {self.spec.state_n}'
-            )
-        if not np.isfinite(state).all():
-            bad = np.flatnonzero(~np.isfinite(state)).tolist()
-            return Silence('REFUSED', f'the state holds values that are not finite, at {bad}')
+        if why := self._wrong(question):
+            return Silence('REFUSED', why)
         with self._lock:
             newest, pair = self._newest.get(policy, (0, None))
             if version and version != newest:
                 newest, pair = version, self._cache.get((policy, version))
-                if pair is not None:
-                    self._cache.move_to_end((policy, version))
-        if pair is None:
-            if version:
-                return Silence(
-                    'LOADING', f'{policy} version {version} is not loaded yet', (policy, version)
-                )
-            return Silence('WAIT_WEIGHTS', f'no weights of {policy} have been published yet')
+            if version and pair is not None:
+                self._keep(policy, version, pair)
+        if pair is not None:
+            return pair.train if question.mode == Mode.TRAIN else pair.evaluate, newest
         if version:
-            self._pin(policy, version, pair)
-        actor = pair.train if mode == Mode.TRAIN else pair.evaluate
-        with torch.inference_mode():
-            mean, log_std = actor(torch.from_numpy(state).to(self.device))
-            u = mean
-            if mode != Mode.EVAL:
-                rng = np.random.default_rng((self.seed, episode, step))
-                noise = rng.standard_normal(self.spec.action_n, np.float32)
-                u = mean + log_std.exp() * torch.from_numpy(noise).to(self.device)
-            action = torch.tanh(u).cpu().numpy()
-        if not np.isfinite(action).all():
-            return Silence(
-                'REFUSED', f'{policy} version {newest} gave an action that is not finite'
-            )
-        return Answer(action, policy, newest)
+            why = f'{policy} version {version} is not loaded yet'
+            return Silence('LOADING', why, (policy, version))
+        return Silence('WAIT_WEIGHTS', f'no weights of {policy} have been published yet')
 
-    def _pin(self, policy: str, version: int, pair: Pair) -> None:
-        """A version that was asked for by number stays loaded when a newer one arrives."""
-        with self._lock:
-            self._cache[policy, version] = pair
-            self._cache.move_to_end((policy, version))
-            while len(self._cache) > CACHE_N:
-                self._cache.popitem(last=False)
+    def _wrong(self, question: Question) -> str:
+        """What makes an observation none of this task's, if anything."""
+        state, pictures = question.state, question.pictures
+        if state.shape != (self.spec.state_n,):
+            return f'the state has {state.size} values, the task has {self.spec.state_n}'
+        if not np.isfinite(state).all():
+            bad = np.flatnonzero(~np.isfinite(state)).tolist()
+            return f'the state holds values that are not finite, at {bad}'
+        for camera, (height, width) in self.spec.views.items():
+            if camera not in pictures:
+                return f'the picture of camera {camera} is missing'
+            shape = pictures[camera].shape
+            if shape != (height, width, 3):
+                return f'the picture of camera {camera} is {shape}, not {(height, width, 3)}'
+        return ''
+
+    def _actions(self, actor: Actor, questions: Sequence[Question]) -> np.ndarray:
+        """Actions [questions, action_n] of one network."""
+        device, n = self.device, self.spec.action_n
+        noise = np.zeros((len(questions), n), np.float32)
+        for row, q in zip(noise, questions, strict=True):
+            if q.mode != Mode.EVAL:
+                rng = np.random.default_rng((self.seed, q.episode, q.step))
+                row[:] = rng.standard_normal(n, np.float32)
+        state = torch.from_numpy(np.stack([q.state for q in questions])).to(device)
+        pictures = {
+            camera: torch.from_numpy(np.stack([q.pictures[camera] for q in questions])).to(device)
+            for camera in self.spec.views
+        }
+        with torch.inference_mode():
+            mean, log_std = actor(state, pictures)
+            u = mean + log_std.exp() * torch.from_numpy(noise).to(device)
+            return torch.tanh(u).cpu().numpy()
+
+    def _keep(self, policy: str, version: int, pair: Pair) -> None:
+        """A version that was asked for by number stays loaded when a newer one arrives. The caller
+        holds the lock.
+        """
+        self._cache[policy, version] = pair
+        self._cache.move_to_end((policy, version))
+        while len(self._cache) > CACHE_N:
+            self._cache.popitem(last=False)

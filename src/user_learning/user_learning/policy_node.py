@@ -1,10 +1,13 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The policy's node: an observation in, an action out."""
+"""The policy's node: an observation in, an action out; what waits at the same time is answered
+together.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 import threading
 import time
 
@@ -16,10 +19,10 @@ from user_msgs.srv import FetchWeights
 from user_core import topics
 from user_core.config import weights_hash
 from user_core.errors import UserError
-from user_core.messages import floats, numbers, stamp
+from user_core.messages import floats, image, numbers, stamp
 from user_core.node import Shell, run_node
 from user_learning.loader import Loader
-from user_learning.policy import Answer, Policy, Silence
+from user_learning.policy import Answer, Policy, Question, Silence
 from user_learning.spec import spec_of
 from user_learning.weights import BadWeightsError, Version
 
@@ -31,7 +34,8 @@ class PolicyNode:
     """Thin shell of `Policy` and its `Loader`.
 
     An observation that cannot be answered yet is kept, one a cell, and answered as soon as weights
-    come.
+    come. With several cells, observations that have arrived when the node gets to work are
+    answered in one pass; with one, at once.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -52,8 +56,9 @@ class PolicyNode:
         )
         self.state, self.reason = 'WAIT_WEIGHTS', 'no weights have been published yet'
         self.waiting: dict[str, Observation] = {}
+        self.arrived: dict[str, Observation] = {}
         self.took_s: deque[float] = deque(maxlen=200)
-        self.answers = self.refused = 0
+        self.answers = self.passes = self.refused = 0
         self.learner_heard = time.monotonic()
         self.actions = {cell: shell.create_pub('action', cell) for cell in config.cells}
         for cell in config.cells:
@@ -65,26 +70,42 @@ class PolicyNode:
         self.tell()
 
     def on_observation(self, msg: Observation) -> None:
-        """Answers at once, or says nothing and remembers the question."""
+        """Answers now, or as soon as the executor has handed over what else has arrived."""
         if msg.mode == Observation.MODE_DEMO or msg.id.run != self.shell.run:
             return
-        begun = time.perf_counter()
         self.waiting.pop(msg.id.cell, None)
-        answer = self.stale(msg) or self.policy.act(
-            msg.policy,
-            msg.policy_version,
-            msg.mode,
-            numbers(msg.state),
-            msg.id.episode,
-            msg.id.step,
-        )
-        if isinstance(answer, Answer):
-            self.actions[msg.id.cell].publish(self.action(msg, answer))
-            self.took_s.append(time.perf_counter() - begun)
-            self.answers += 1
-            self.state, self.reason = 'READY', ''
-        else:
-            self.keep_silent(msg, answer)
+        self.arrived[msg.id.cell] = msg
+        if len(self.actions) == 1:
+            self.answer()
+        elif len(self.arrived) == 1:
+            self.shell.call_soon(self.answer)
+
+    def answer(self) -> None:
+        """Answers what has arrived, or says nothing and remembers the question."""
+        begun = time.perf_counter()
+        msgs, self.arrived = list(self.arrived.values()), {}
+        questions: list[Question] = []
+        asked: list[Observation] = []
+        for msg in msgs:
+            try:
+                silence = self.stale(msg)
+                question = None if silence else question_of(msg, self.policy.spec.views)
+            except ValueError as error:
+                silence = Silence('REFUSED', str(error))
+            if silence:
+                self.keep_silent(msg, silence)
+            elif question:
+                asked.append(msg)
+                questions.append(question)
+        self.passes += bool(asked)
+        for msg, answer in zip(asked, self.policy.act(questions), strict=True):
+            if isinstance(answer, Answer):
+                self.actions[msg.id.cell].publish(self.action(msg, answer))
+                self.took_s.append(time.perf_counter() - begun)
+                self.answers += 1
+                self.state, self.reason = 'READY', ''
+            else:
+                self.keep_silent(msg, answer)
 
     def action(self, msg: Observation, answer: Answer) -> Action:
         """The answer as a message: a chunk of one row."""
@@ -151,8 +172,9 @@ class PolicyNode:
 
     def retry(self) -> None:
         """Weights came: answers what is still unanswered."""
-        for msg in list(self.waiting.values()):
-            self.on_observation(msg)
+        self.arrived = self.waiting | self.arrived
+        self.waiting = {}
+        self.answer()
         self.tell()
 
     def fetch(self, policy: str, version: int) -> tuple[bytes, str]:
@@ -185,6 +207,7 @@ class PolicyNode:
             self.reason or self.loader.reason,
             version=float(self.policy.newest('actor')),
             answers=float(self.answers),
+            passes=float(self.passes),
             refused=float(self.refused),
             work_p50_s=float(np.median(took)),
             work_p99_s=float(np.quantile(took, 0.99)),
@@ -193,6 +216,22 @@ class PolicyNode:
     def close(self) -> None:
         """Ends the loader."""
         self.loader.close()
+
+
+def question_of(msg: Observation, cameras: Collection[str]) -> Question:
+    """The observation as a policy that sees by these cameras reads it.
+
+    Raises ValueError: a picture is not what it says.
+    """
+    return Question(
+        msg.policy,
+        msg.policy_version,
+        msg.mode,
+        numbers(msg.state),
+        msg.id.episode,
+        msg.id.step,
+        {p.name: image(p) for p in msg.images if p.name in cameras},
+    )
 
 
 def main() -> None:

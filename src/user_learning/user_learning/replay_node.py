@@ -1,15 +1,17 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Replay: rows of all cells to disk, then the acknowledgement."""
+"""Replay: rows of all cells to disk, then the acknowledgement; videos of evaluations."""
 
 from __future__ import annotations
 
 from user_msgs.msg import Ack, Transition
 from user_msgs.msg import Label as LabelMsg
 
+from user_core.footprint import GB, segment_bytes
 from user_core.node import Shell, run_node
 from user_learning.row_message import label_of, row_of
 from user_learning.store import Store
+from user_learning.video import Videos
 
 ACK_EVERY_N = 4
 """Rows of a cell that share an acknowledgement; a quarter of what may be in flight."""
@@ -23,8 +25,15 @@ class ReplayNode:
     """
 
     def __init__(self, shell: Shell) -> None:
-        self.shell = shell
-        self.store = Store(shell.folder / 'store')
+        self.shell, config = shell, shell.config
+        self.store = Store(
+            shell.folder / 'store',
+            segment_bytes=segment_bytes(config),
+            disk_bytes=config.replay.disk_gb * GB,
+            window_rows=config.replay.window_rows,
+        )
+        hz = next(iter(config.cells.values())).control_hz
+        self.videos = Videos(shell.folder / 'videos', hz, self.warn)
         if self.store.torn or self.store.bad:
             shell.get_logger().warning(
                 f'the store had a torn tail of {self.store.torn} bytes and '
@@ -32,7 +41,7 @@ class ReplayNode:
             )
         self.waiting: dict[tuple[str, int], int] = {}
         self.acks = shell.create_pub('ack')
-        for cell in shell.config.cells:
+        for cell in config.cells:
             shell.create_sub('transition', self.on_row, cell)
         shell.create_sub('label', self.on_label)
         shell.create_timer(ACK_WITHIN_S, self.acknowledge)
@@ -43,7 +52,9 @@ class ReplayNode:
         """Rows of other runs are none of ours."""
         if msg.id.run != self.shell.run:
             return
-        self.store.write([row_of(msg)])
+        row = row_of(msg)
+        if self.store.write([row]):
+            self.videos.add(row)
         key = (msg.id.cell, msg.incarnation)
         self.waiting[key] = self.waiting.get(key, 0) + 1
         if self.waiting[key] >= ACK_EVERY_N:
@@ -72,15 +83,20 @@ class ReplayNode:
             'DISK_FULL' if store.refused else 'STORING',
             store.refused,
             rows=float(store.rows),
-            bytes=float(store.bytes),
+            bytes=float(store.size),
             duplicates=float(store.duplicates),
             lost=float(store.lost),
             bad=float(store.bad),
         )
 
+    def warn(self, text: str) -> None:
+        """From whichever thread."""
+        self.shell.call_soon(lambda: self.shell.get_logger().warning(text))
+
     def close(self) -> None:
-        """Syncs what was written."""
+        """Syncs what was written, then ends the videos."""
         self.store.close()
+        self.videos.close()
 
 
 def main() -> None:

@@ -1,19 +1,28 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""RLPD: soft actor-critic with a layer-normed critic ensemble, fed half with demonstrations."""
+"""RLPD: soft actor-critic with a layer-normed critic ensemble, fed half with demonstrations.
+
+With pictures, encoders stand before actor and critics and learn from the critics' loss alone
+(SAC+AE, arXiv 1910.01741). As in DrQ-v2 (arXiv 2107.09645) pictures are shifted at random, the
+present ones are encoded once for both losses of an update, and the next ones by the same encoders,
+under the averaged target critics: target encoders (SERL) would cost another pass of all pictures.
+Encoders that hindsight has taught rest: batches then hold what they saw (user_learning.hindsight).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 import math
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from user_core.config import Rlpd as RlpdConfig
 from user_core.errors import UserError
+from user_learning.augment import Shift
 from user_learning.networks import AVERAGE, Actor, CriticEnsemble, Spec, critic_values, squashed
 
 
@@ -24,7 +33,8 @@ class Batch:
     `reward` is the discounted sum over the m steps that led to `next_state` (m = 1 without n-step
     returns), `discount` is gamma^m, or 0 where the task ended (terminated) within them; a time-out
     or an abort ends the sum but does not cut the bootstrap. The first `demos_n` rows come from
-    demonstrations.
+    demonstrations. Pictures are uint8 [batch, height, width, 3] by camera; a state whose pictures
+    were encoded when its row came is the network's input already.
     """
 
     state: Tensor
@@ -33,6 +43,8 @@ class Batch:
     discount: Tensor
     next_state: Tensor
     demos_n: int = 0
+    pictures: Mapping[str, Tensor] = field(default_factory=dict)
+    next_pictures: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to(self, device: str) -> Batch:
         """The same rows on a device; on the CPU the batch itself."""
@@ -45,6 +57,8 @@ class Batch:
             self.discount.to(device),
             self.next_state.to(device),
             self.demos_n,
+            {camera: some.to(device) for camera, some in self.pictures.items()},
+            {camera: some.to(device) for camera, some in self.next_pictures.items()},
         )
 
 
@@ -65,7 +79,10 @@ class Rlpd:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
         first = torch.Generator().manual_seed(seed)
-        self.actor = Actor(spec, hidden, first, config.log_std_start).to(device)
+        self.actor = make_actor(spec, hidden, first, config.log_std_start).to(device)
+        if spec.taught:
+            self.actor.rest()
+        self.shift = Shift(config.shift_px, self.generator)
         self.critic = CriticEnsemble(spec, config.critic_hidden, config.ensemble, first).to(device)
         self.target = copy.deepcopy(self.critic).requires_grad_(False)
         self.average = copy.deepcopy(self.actor).requires_grad_(False)
@@ -75,13 +92,22 @@ class Rlpd:
         self.bad_updates_in_a_row = 0
 
         lr = config.lr
-        self.actor_parameters: list[Tensor] = list(self.actor.parameters())
+        encoders = self.actor.encoders
+        self.actor_parameters: list[Tensor] = list(self.actor.net.parameters())
+        self.encoder_parameters: list[Tensor] = (
+            [p for p in encoders.parameters() if p.requires_grad] if encoders else []
+        )
         self.critic_parameters: list[Tensor] = list(self.critic.parameters())
         self.target_parameters: list[Tensor] = list(self.target.parameters())
-        self.average_parameters: list[Tensor] = list(self.average.parameters())
+        # What of the actor changes, and its average: frozen trunks are not averaged.
+        self.learned = {k: p for k, p in self.actor.named_parameters() if p.requires_grad}
+        average = dict(self.average.named_parameters())
+        self.average_parameters: list[Tensor] = [average[k] for k in self.learned]
         self.optimizers = {
             'actor': torch.optim.Adam(self.actor_parameters, lr, fused=True),
-            'critic': torch.optim.Adam(self.critic_parameters, lr, fused=True),
+            'critic': torch.optim.Adam(
+                [*self.critic_parameters, *self.encoder_parameters], lr, fused=True
+            ),
             'alpha': torch.optim.Adam([self.log_alpha], lr, fused=True),
         }
         # The critics' parameters cut from the graph: the actor's loss must not spend time on their
@@ -102,7 +128,8 @@ class Rlpd:
         """
         tensors = dict(self.actor.state_dict())
         if self.config.actor_average is not None:
-            tensors |= {f'{AVERAGE}{k}': v for k, v in self.average.state_dict().items()}
+            pairs = zip(self.learned, self.average_parameters, strict=True)
+            tensors |= {f'{AVERAGE}{k}': v for k, v in pairs}
         return tensors
 
     def update(self, batch: Batch, train_rows: int = 0, warm_up: bool = False) -> dict[str, float]:
@@ -117,11 +144,13 @@ class Rlpd:
         """
         self.updates += 1
         with torch.no_grad():
-            x, next_x = self.actor.normalizer(batch.state), self.actor.normalizer(batch.next_state)
+            next_x = self.actor.see(batch.next_state, self.shift(batch.next_pictures))
+        x = self.actor.see(batch.state, self.shift(batch.pictures))
         numbers: dict[str, float] = {}
         good = self._update_critic(batch, x, next_x, numbers)
         if good and self.updates % self.config.actor_every == 0:
-            good = self._update_actor(batch, x, train_rows, warm_up, numbers)
+            # DrQ-v2: the actor sees the features that the critics' step began with, as constants.
+            good = self._update_actor(batch, x.detach(), train_rows, warm_up, numbers)
         self.bad_updates += not good
         self.bad_updates_in_a_row = 0 if good else self.bad_updates_in_a_row + 1
         if self.bad_updates_in_a_row >= self.config.max_bad_updates:
@@ -168,7 +197,7 @@ class Rlpd:
             members = order[: config.subset]
         y = self.targets(batch, next_x, self._noise(len(x)), members)
         loss, q = self.critic_loss(x, batch.action, y)
-        if not self._step('critic', self.critic_parameters, loss):
+        if not self._step('critic', [*self.critic_parameters, *self.encoder_parameters], loss):
             return False
         with torch.no_grad():
             # Q' <- (1 - tau) Q' + tau Q
@@ -235,7 +264,8 @@ class Rlpd:
             self.log_alpha.clamp_(math.log(config.alpha_min), math.log(config.alpha_max))
             if config.actor_average is not None:
                 rate = config.actor_average
-                torch._foreach_lerp_(self.average_parameters, self.actor_parameters, rate)
+                learned: list[Tensor] = list(self.learned.values())
+                torch._foreach_lerp_(self.average_parameters, learned, rate)
         numbers.update(actor_loss=loss.item(), entropy=entropy.item(), alpha=self.alpha)
         return True
 
@@ -256,7 +286,9 @@ class Rlpd:
         if limit is not None and norm > limit:
             torch._foreach_mul_(gradients, limit / norm)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient
+            # The fused Adam reads both as flat memory: another layout would be another gradient.
+            same = gradient.stride() == parameter.stride()
+            parameter.grad = gradient if same else torch.empty_like(parameter).copy_(gradient)
         self.optimizers[name].step()
         for parameter in parameters:
             parameter.grad = None  # the next gradients take this memory while it is in the cache
@@ -298,10 +330,24 @@ class Rlpd:
         self.updates, self.bad_updates, self.bad_updates_in_a_row = state['updates'].tolist()
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}
+            parameters = optimizer.param_groups[0]['params']
             for key, value in state.items():
                 if key.startswith(f'adam.{name}.'):
-                    index, field = key.removeprefix(f'adam.{name}.').split('.')
-                    moments.setdefault(int(index), {})[field] = value.clone()
+                    index, entry = key.removeprefix(f'adam.{name}.').split('.')
+                    value = value.clone()
+                    if value.dim():  # a moment, in its parameter's layout
+                        value = torch.empty_like(parameters[int(index)]).copy_(value)
+                    moments.setdefault(int(index), {})[entry] = value
             optimizer.load_state_dict(
                 {'state': moments, 'param_groups': optimizer.state_dict()['param_groups']}
             )
+
+
+def make_actor(
+    spec: Spec, hidden: Sequence[int], generator: torch.Generator, log_std: float = 0.0
+) -> Actor:
+    """A new actor, with pretrained trunks where the policy names a file."""
+    actor = Actor(spec, hidden, generator, log_std)
+    if spec.sight and spec.sight.config.weights and actor.encoders:
+        actor.encoders.load_trunk(Path(spec.sight.config.weights))
+    return actor

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 import json
+import math
 import struct
 
 import numpy as np
 
+from user_core import jpeg
 from user_core.outcome import Boundary, Mode
 
 SCHEMA = 1
@@ -25,8 +27,10 @@ _ALIGN = 8
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One camera's image in a row; `data` is uint8, raw pixels or one JPEG file as `encoding`
-    says.
+    """One camera's image in a row, as msg/Image.msg describes it.
+
+    `data` is uint8, raw pixels or one JPEG file as `encoding` says; `place` is where these bytes
+    begin in the store, as (segment, byte), and is no part of the record.
     """
 
     name: str
@@ -35,6 +39,24 @@ class Picture:
     width: int
     stamp_ns: int
     data: np.ndarray
+    age_s: float = 0.0
+    repeated: bool = False
+    place: tuple[int, int] | None = None
+
+    def pixels(self) -> np.ndarray:
+        """The picture as uint8 [height, width, 3], RGB; raw pictures are not copied.
+
+        Raises:
+            ValueError: its bytes are no picture of its size.
+        """
+        if self.encoding == 'jpeg':
+            raw = jpeg.decode(self.data)
+            if raw.shape == (self.height, self.width, 3):
+                return raw
+            raise ValueError(f'the JPEG file is {raw.shape[1]}x{raw.shape[0]}')
+        if self.encoding != 'rgb8':
+            raise ValueError(f'its encoding is {self.encoding}, neither rgb8 nor jpeg')
+        return self.data.reshape(self.height, self.width, 3)
 
 
 def _empty() -> np.ndarray:
@@ -97,6 +119,7 @@ class Label:
 _ARRAYS = {'state', 'policy_action', 'executed_action', 'intervention'}
 _KINDS: dict[str, type[Row] | type[Label]] = {'row': Row, 'label': Label}
 _KNOWN = {kind: {f.name for f in fields(cls)} for kind, cls in _KINDS.items()}
+_PICTURE = tuple(f.name for f in fields(Picture) if f.name not in ('data', 'place'))
 
 
 class BadRecordError(ValueError):
@@ -115,10 +138,7 @@ def pack(record: Row | Label) -> bytes:
         if f.name in _ARRAYS:
             arrays.append((f.name, np.ascontiguousarray(value)))
         elif f.name == 'images':
-            header['images'] = [
-                {k.name: getattr(image, k.name) for k in fields(Picture) if k.name != 'data'}
-                for image in value
-            ]
+            header['images'] = [{k: getattr(image, k) for k in _PICTURE} for image in value]
             arrays += [
                 (f'images.{k}', np.ascontiguousarray(image.data)) for k, image in enumerate(value)
             ]
@@ -133,8 +153,12 @@ def pack(record: Row | Label) -> bytes:
     return b''.join(parts)
 
 
-def unpack(data: bytes | memoryview) -> Row | Label:
-    """The record of `pack`; its arrays are read-only views of `data`. Raises BadRecordError."""
+def unpack(data: bytes | memoryview, place: tuple[int, int] | None = None) -> Row | Label:
+    """The record of `pack`; its arrays are read-only views of `data`.
+
+    `place` is where `data` begins in the store, as (segment, byte); its pictures say theirs by it.
+    Raises BadRecordError.
+    """
     try:
         view = memoryview(data)
         (length,) = _LENGTH.unpack_from(view)
@@ -145,14 +169,20 @@ def unpack(data: bytes | memoryview) -> Row | Label:
                 f'it was written with schema {header["schema"]}, this version reads up to {SCHEMA}'
             )
         arrays: dict[str, np.ndarray] = {}
+        begins: dict[str, int] = {}
         for name, dtype, shape in header.pop('arrays'):
             kind = np.dtype(dtype)
-            n = int(np.prod(shape, dtype=np.int64))
+            n = math.prod(shape)
+            begins[name] = at
             arrays[name] = np.frombuffer(view, kind, n, at).reshape(shape)
             at += n * kind.itemsize
             at += -at % _ALIGN
         pictures = tuple(
-            Picture(data=arrays.pop(f'images.{k}'), **image)
+            Picture(
+                data=arrays.pop(f'images.{k}'),
+                place=place and (place[0], place[1] + begins[f'images.{k}']),
+                **{name: value for name, value in image.items() if name in _PICTURE},
+            )
             for k, image in enumerate(header.pop('images', ()))
         )
         if pictures:

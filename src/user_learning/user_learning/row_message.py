@@ -32,7 +32,16 @@ def row_of(msg: Transition) -> Row:
         task=msg.task,
         state=numbers(msg.state),
         images=tuple(
-            Picture(i.name, i.encoding, i.height, i.width, nanoseconds(i.stamp), numbers(i.data))
+            Picture(
+                i.name,
+                i.encoding,
+                i.height,
+                i.width,
+                nanoseconds(i.stamp),
+                numbers(i.data),
+                i.age,
+                i.repeated,
+            )
             for i in msg.images
         ),
         policy=msg.policy,

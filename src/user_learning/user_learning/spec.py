@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from user_core.config import RunConfig
+from user_learning.encoder import Sight
 from user_learning.networks import Spec
 from user_robot.task import make_task
 
@@ -13,8 +14,8 @@ ACTION_N = 6
 
 
 def spec_of(config: RunConfig) -> Spec:
-    """Sizes and normalisation constants of the config's task (its one owner is the task
-    itself).
+    """Sizes and normalisation constants of the config's task (its one owner is the task itself),
+    and what its policy sees.
     """
     state = make_task(config.task).spec
     return Spec(
@@ -25,4 +26,6 @@ def spec_of(config: RunConfig) -> Spec:
         state.fine_index,
         state.fine_mean,
         state.fine_scale,
+        state.aim_index,
+        Sight(config.views, config.policy) if config.policy.kind == 'cnn' else None,
     )

@@ -7,7 +7,8 @@
 
 `write` survives `kill -9` of every process once it returns (the kernel has the bytes); a thread
 syncs the disk at most `sync_s` later, for a power loss. A torn tail is cut off at the next start
-and kept aside.
+and kept aside. Beyond `disk_bytes` the oldest segments are deleted that hold no demonstration and
+nothing that the newest `window_rows` training rows need.
 """
 
 from __future__ import annotations
@@ -15,18 +16,27 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 import fcntl
+import math
 import os
 from pathlib import Path
 import threading
 import zlib
 
 from user_core.errors import UserError
+from user_core.footprint import SEGMENT_BYTES
+from user_core.outcome import Mode
 from user_learning.filesystem import refuse_network
 from user_learning.row import Label, Row, pack
 from user_learning.tail import FRAME, MAGIC, Tail, segment_path, segments
 
-SEGMENT_BYTES = 64 << 20
-"""A segment is closed when it is this large."""
+
+@dataclass
+class Segment:
+    """What is known of one segment file."""
+
+    size: int = 0
+    train_rows: int = 0
+    demos: bool = False
 
 
 @dataclass
@@ -54,10 +64,13 @@ class Store:
         window_n: int = 16,
         sync_s: float = 0.2,
         segment_bytes: int = SEGMENT_BYTES,
+        disk_bytes: float = math.inf,
+        window_rows: int = 0,
     ) -> None:
         refuse_network(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.window_n, self.segment_bytes = folder, window_n, segment_bytes
+        self.disk_bytes, self.window_rows = disk_bytes, window_rows
         self.lock = os.open(folder / 'writer.lock', os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -69,13 +82,15 @@ class Store:
                 'end that run, or choose another run name',
             ) from error
         self.streams: dict[tuple[str, int], Stream] = {}
-        self.rows = self.duplicates = self.lost = self.bytes = 0
+        self.segments: dict[int, Segment] = {}
+        self.demos: set[tuple[str, int]] = set()
+        self.rows = self.duplicates = self.lost = 0
         self.refused = ''
         self.torn = 0
         self.bad = 0
+        self._guard = threading.Lock()
         self._recover()
         self._sync_s, self._dirty, self._closed = sync_s, threading.Event(), threading.Event()
-        self._guard = threading.Lock()
         self._syncer = threading.Thread(target=self._sync_loop, name='store-sync', daemon=True)
         self._syncer.start()
 
@@ -105,6 +120,9 @@ class Store:
             for row in reversed(rows):
                 self.streams[row.cell, row.incarnation].next_seq = row.seq
             return 0
+        with self._guard:
+            for record in ready:
+                self._count(record, self._number)
         self.rows += len(rows)
         return new
 
@@ -113,6 +131,12 @@ class Store:
         again.
         """
         return self.streams.get((cell, incarnation), _NO_STREAM).next_seq
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        with self._guard:
+            return sum(segment.size for segment in self.segments.values())
 
     def close(self) -> None:
         """Syncs and releases the store."""
@@ -154,10 +178,36 @@ class Store:
                 self.refused = f'the disk took no more rows: {error.strerror}'
                 return False
             self._size += len(data)
-            self.bytes += len(data)
+            self.segments[self._number].size = self._size
             self.refused = ''
         self._dirty.set()
         return True
+
+    def _count(self, record: Row | Label, number: int) -> None:
+        segment, episode = self.segments[number], (record.cell, record.episode)
+        if isinstance(record, Row) and record.mode == Mode.DEMO:
+            self.demos.add(episode)
+        elif isinstance(record, Row):
+            segment.train_rows += record.mode == Mode.TRAIN
+        segment.demos |= episode in self.demos
+
+    def _prune(self) -> None:
+        """Deletes the segments that nobody needs, while there are too many bytes."""
+        with self._guard:
+            size = sum(segment.size for segment in self.segments.values())
+            newer = sum(segment.train_rows for segment in self.segments.values())
+            gone = []
+            for number, segment in sorted(self.segments.items())[:-1]:
+                newer -= segment.train_rows
+                if size <= self.disk_bytes or newer < self.window_rows:
+                    break
+                if not segment.demos:
+                    size -= segment.size
+                    gone.append(number)
+            for number in gone:
+                del self.segments[number]
+        for number in gone:
+            segment_path(self.folder, number).unlink(missing_ok=True)
 
     def _open(self, number: int) -> None:
         self._number = number
@@ -167,6 +217,7 @@ class Store:
             0o644,
         )
         self._size = os.fstat(self._file).st_size
+        self.segments.setdefault(number, Segment()).size = self._size
         folder = os.open(self.folder, os.O_RDONLY)
         os.fsync(folder)
         os.close(folder)
@@ -174,14 +225,15 @@ class Store:
     def _recover(self) -> None:
         """Reads what is there, cuts a torn tail off and keeps it aside."""
         tail = Tail(self.folder)
+        numbers = segments(self.folder)
+        self.segments = {n: Segment(segment_path(self.folder, n).stat().st_size) for n in numbers}
         for record in tail.rows():
+            self._count(record, tail.segment)
             if isinstance(record, Row):
                 stream = self.streams.setdefault((record.cell, record.incarnation), Stream())
                 stream.next_seq = record.seq + 1
                 self.rows += 1
         self.bad = tail.bad
-        numbers = segments(self.folder)
-        self.bytes = sum(segment_path(self.folder, n).stat().st_size for n in numbers)
         if numbers:
             last = segment_path(self.folder, numbers[-1])
             size = last.stat().st_size
@@ -205,8 +257,9 @@ class Store:
                 file = os.dup(self._file)
             try:
                 os.fdatasync(file)
+                self._prune()
             except OSError as error:
-                self.refused = f'the disk could not be synced: {error.strerror}'
+                self.refused = f'the disk could not be synced or cleared: {error.strerror}'
             finally:
                 os.close(file)
 

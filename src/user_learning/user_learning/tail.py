@@ -4,7 +4,7 @@
 
 A frame whose bytes are not all there is waited for; one whose checksum is wrong and that has bytes
 behind it is skipped and counted. Files only grow, except that a new writer cuts off a torn tail,
-which no reader has passed.
+which no reader has passed, and that old segments are deleted, which a reader passes over.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ def segments(folder: Path) -> list[int]:
     return sorted(int(path.stem.partition('-')[2]) for path in folder.glob('segment-*.log'))
 
 
+Place = tuple[int, int]
+"""Segment and byte in it; places of one store compare in the order of its records."""
+
+
 class Tail:
     """A place in a store. `rows` yields what is new since the last call and then returns."""
 
@@ -41,35 +45,44 @@ class Tail:
         self.last_bad = ''
         self.records = 0
 
-    def rows(self, limit: int | None = None) -> Iterator[Row | Label]:
-        """Records not read yet, `limit` at most; the place moves on with each one that is
-        yielded.
+    @property
+    def place(self) -> Place:
+        """The end of what was read."""
+        return self.segment, self.offset
+
+    def rows(self, limit: int | None = None, until: Place | None = None) -> Iterator[Row | Label]:
+        """Records not read yet, `limit` at most, none that begins at or after `until`; the place
+        moves on with each one that is yielded.
         """
         left = -1 if limit is None else limit
         while left:
-            if not self.segment:
-                numbers = segments(self.folder)
-                if not numbers:
-                    return
-                self.segment = numbers[0]
             # A writer opens the next segment only after the last frame of this one is complete, so
             # what is missing here when the next one exists will never come.
-            following = segment_path(self.folder, self.segment + 1).exists()
-            for record in self._segment_rows(final=following):
+            following = self._following()
+            for record in self._segment_rows(following is not None, until):
                 yield record
                 left -= 1
                 if not left:
                     return
-            if not following:
+            if following is None or (until is not None and (following, 0) > until):
                 return
-            self.segment, self.offset = self.segment + 1, 0
+            self.segment, self.offset = following, 0
 
-    def _segment_rows(self, final: bool) -> Iterator[Row | Label]:
-        with segment_path(self.folder, self.segment).open('rb') as file:
-            file.seek(self.offset)
-            data = file.read()
+    def _following(self) -> int | None:
+        """The number of the next segment; None when this one is the newest."""
+        if self.segment and segment_path(self.folder, self.segment + 1).exists():
+            return self.segment + 1
+        return next((n for n in segments(self.folder) if n > self.segment), None)
+
+    def _segment_rows(self, final: bool, until: Place | None) -> Iterator[Row | Label]:
+        try:
+            with segment_path(self.folder, self.segment).open('rb') as file:
+                file.seek(self.offset)
+                data = file.read()
+        except FileNotFoundError:  # none yet, or it was deleted
+            return
         start, at = self.offset, 0
-        while at < len(data):
+        while at < len(data) and (until is None or self.place < until):
             payload, end = _frame(data, at)
             if payload is None:
                 # Look for the next good frame. Without one this is the tail: wait, or end when
@@ -87,7 +100,7 @@ class Tail:
             at = end
             self.offset = start + at
             try:
-                record = unpack(payload)
+                record = unpack(payload, (self.segment, self.offset - len(payload)))
             except BadRecordError as error:
                 self._set_aside(self.offset, str(error))
                 continue

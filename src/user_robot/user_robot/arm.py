@@ -68,10 +68,14 @@ class ArmState:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a driver works: the name of its cell, and the folder of the run."""
+    """Where a driver works: the name of its cell, folder and name of the run, and whether anybody
+    looks at the scene of a simulated one.
+    """
 
     cell: str = 'arm0'
     folder: Path = Path()
+    run: str = 'by-hand'
+    looked_at: bool = False
 
 
 BY_HAND = Site()

@@ -49,7 +49,8 @@ class ArmNode:
         self.realtime = config.pace == 'realtime'
         self.task = make_task(config.task)
         real = cell.arm if isinstance(cell.arm, RealArm) else RealArm(min_success_rate=0.0)
-        period_s, site = 1 / cell.control_hz, Site(shell.cell, shell.folder)
+        period_s = 1 / cell.control_hz
+        site = Site(shell.cell, shell.folder, shell.run, cell.looked_at)
         self.arm = make_arm(cell.arm, period_s, site)
         self.drive = Drive(
             self.arm, cell.safety, self.task, period_s, min_success_rate=real.min_success_rate

@@ -4,8 +4,8 @@
 
     sample ──► observation ──► answer ──► command ──► sample ──► next observation, then the row
 
-Lockstep: the sample that answers a command closes its step. Realtime: `tick` closes it with the
-newest sample.
+Lockstep: the sample that answers a command closes its step, as soon as every camera saw that
+instant. Realtime: `tick` closes it with the newest sample and the newest views.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 
 from user_core.outcome import Boundary, Goal, Mode
 from user_robot.action_space import DIMENSION
+from user_robot.eyes import Eyes
 from user_robot.latch import Mode as ArmMode
 from user_robot.row import (
     NO_FLOATS,
@@ -40,7 +41,7 @@ from user_robot.task import Task
 ASK_AGAIN_S = 1.0
 """An observation without an answer is sent again after this long (steady clock), to a new node."""
 PATIENCE_S = 8.0
-"""Nobody answered, or the arm sent nothing, for this long (steady clock): the episode is void."""
+"""Nobody answered, or arm or camera sent nothing, for this long (steady clock): it is void."""
 REFUSALS = 3
 """Unusable answers in a row that end an episode."""
 SCRIPTED = 'the demonstrator'
@@ -66,19 +67,21 @@ class Episode:
     observation. An abort before an action's outcome was measured leaves no row for that action,
     only the closing row. A step in which no action arrived in time (realtime) keeps the target
     that was in force: its row says what that was, how late the action is at least, and is not
-    valid for learning.
+    valid for learning. Nor is one that a camera which is faster than the steps saw no change in.
     """
 
     def __init__(
         self,
         task: Task,
+        eyes: Eyes,
         realtime: bool,
         period_s: float,
         out: Outbox,
         steady: Callable[[], float] = time.monotonic,
         system_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.task, self.realtime, self.period_s, self.out = task, realtime, period_s, out
+        self.task, self.eyes, self.out = task, eyes, out
+        self.realtime, self.period_s = realtime, period_s
         self._steady, self._system_ns = steady, system_ns
         self.counts: Counter[str] = Counter()
         self.newest_version: dict[str, int] = {}
@@ -95,6 +98,7 @@ class Episode:
         self.running, self.step = True, 0
         self._queue: deque[Choice] = deque()
         self._choice: Choice | None = None
+        self._outcome: Sample | None = None
         self._refusals = 0
         self._peak = 0.0
         self._lags = 0.0
@@ -102,10 +106,10 @@ class Episode:
         self._heard_s = self._progress_s = self._steady()
         self._now = self._look(sample, 0)
         self._begun_s = sample.state.stamp_s
-        if not self._usable(self._now):
-            self.abort('the arm reports a state that is not finite', void=True)
-            return
-        self._ask()
+        if self._now.flaw:
+            self.abort(self._now.flaw, void=True)
+        else:
+            self._ask()
 
     def on_answer(self, answer: Answer) -> None:
         """An action; whatever does not answer the present observation is dropped and counted."""
@@ -117,6 +121,8 @@ class Episode:
             self.counts['stray_actions'] += 1
         elif problem := self._problem(answer):
             self._refuse(answer, problem)
+        elif self.realtime and (blind := self.eyes.problem(self._sample)):
+            self.abort(blind, void=True)
         else:
             self._refusals = 0
             self._queue = deque(Choice(answer, i) for i in range(len(answer.chunk)))
@@ -135,23 +141,29 @@ class Episode:
             if stopped:
                 self._close(sample)
         elif sample.answers and sample.step == self.step and self._choice:
-            self._close(sample)
+            self._outcome = sample
+            self.on_view()
         elif stopped:
             self.abort(sample.reason, void=sample.mode is ArmMode.DISARMED)
+
+    def on_view(self) -> None:
+        """Lockstep: the last camera to see what the arm's sample measured closes the step."""
+        if self.running and self._outcome and not self.eyes.problem(self._outcome):
+            self._close(self._outcome)
 
     def tick(self) -> None:
         """Realtime: the control tick. Lockstep: now and then, only to watch the clock."""
         if not self.running:
             return
-        now = self._steady()
-        if self._watch(now) or not self.realtime:
+        if self._watch(self._steady()) or not self.realtime:
             return
-        if self._choice is None and self.step == 0:
-            self._now = self._look(self._sample, 0)
-            self._begun_s = self._now.sample.state.stamp_s
-            self._ask()
-        else:
+        if self._choice or self.step:
             self._close(self._sample)
+        elif (now := self._look(self._sample, 0)).flaw:
+            self.abort(now.flaw, void=True)
+        else:
+            self._now, self._begun_s = now, now.sample.state.stamp_s
+            self._ask()
 
     def abort(self, reason: str, void: bool) -> None:
         """Ends the episode without a measurement; `void`: it says nothing about the policy."""
@@ -171,8 +183,18 @@ class Episode:
     # ------------------------------------------------------------------ the step
 
     def _look(self, sample: Sample, step: int) -> Moment:
+        state = self.task.observe(sample.state)
+        finite = sample.state.pose.isfinite() and sample.applied.isfinite()
+        if finite and np.isfinite(state).all():
+            flaw = self.eyes.problem(sample)
+        else:
+            flaw = 'the arm reports a state that is not finite'
+        pictures = self.eyes.look(self._now.pictures if step else ())
+        missed = self.eyes.missed(pictures)
+        if missed:
+            self.counts['missed_views'] += 1
         return Moment(
-            step, sample, self.task.observe(sample.state), self._system_ns(), self._steady()
+            step, sample, state, self._system_ns(), self._steady(), pictures, flaw, missed
         )
 
     def _ask(self) -> None:
@@ -181,7 +203,7 @@ class Episode:
         self.out.observation(
             Observation(
                 self.id, self.step, goal.mode, goal.policy, goal.version, now.state,
-                now.sample.state.stamp_s,
+                now.sample.state.stamp_s, now.pictures,
             )
         )  # fmt: skip
 
@@ -197,10 +219,10 @@ class Episode:
 
     def _close(self, sample: Sample) -> None:
         """The step's outcome is there: judge it, ask for the next action, hand out the row."""
-        before, choice = self._now, self._choice
+        before, choice, self._outcome = self._now, self._choice, None
         after = self._look(sample, self.step + 1)
-        if not self._usable(after):  # kept nowhere: the closing row is the last good observation's
-            self.abort('the arm reports a state that is not finite', void=True)
+        if after.flaw:  # kept nowhere: the closing row is the last good observation's
+            self.abort(after.flaw, void=True)
             return
         peak = max(self._peak, sample.state.peak_force_n)
         self._peak = 0.0
@@ -235,6 +257,7 @@ class Episode:
         executed = self.task.actions.from_target(sample.applied, before.sample.state.pose)
         followed = sample.answers and (sample.episode, sample.step) == (self.id, before.step)
         answer = choice.answer if choice else None
+        clear = not (before.missed or after.missed or sample.limited & REFUSED)
         return Row(
             self.id,
             before.step,
@@ -242,6 +265,7 @@ class Episode:
             before.sample.state.stamp_s,
             before.arrived_ns,
             before.state,
+            before.pictures,
             policy=answer.policy if answer else '',
             policy_version=answer.version if answer else 0,
             source=answer.source if answer else Source.POLICY,
@@ -254,7 +278,7 @@ class Episode:
             terminated=terminated,
             truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
             boundary=boundary,
-            valid=choice is not None and followed and not sample.limited & REFUSED,
+            valid=choice is not None and followed and clear,
             lateness_s=0.0 if choice else after.at_s - before.at_s,
             peak_force_n=peak,
             limited=sample.limited,
@@ -265,11 +289,12 @@ class Episode:
         assert result is not None
         self.running = False
         self._queue.clear()
-        if self._usable(now):
+        self._outcome = None
+        if not now.flaw:
             self.out.row(
                 Row(
                     self.id, self.step, self.goal.mode,
-                    now.sample.state.stamp_s, now.arrived_ns, now.state,
+                    now.sample.state.stamp_s, now.arrived_ns, now.state, now.pictures,
                     terminated=boundary in (Boundary.SUCCESS, Boundary.FAILURE),
                     truncated=boundary in (Boundary.TIMEOUT, Boundary.ABORT),
                     boundary=boundary,
@@ -282,11 +307,6 @@ class Episode:
         result.duration_s = now.sample.state.stamp_s - self._begun_s
 
     # ------------------------------------------------------------------ checks and counts
-
-    def _usable(self, moment: Moment) -> bool:
-        sample = moment.sample
-        poses = sample.state.pose.isfinite() and sample.applied.isfinite()
-        return poses and bool(np.isfinite(moment.state).all())
 
     def _problem(self, answer: Answer) -> str:
         """Why an answer cannot be used, or ''."""
@@ -317,6 +337,9 @@ class Episode:
         who = SCRIPTED if self.goal.mode is Mode.DEMO else f'policy {self.goal.policy!r}'
         if self.realtime and now - self._heard_s > 5 * self.period_s:
             self.abort(f'the arm sent no state for {now - self._heard_s:.1f} s', void=True)
+        elif self._outcome and now - self._progress_s > PATIENCE_S:
+            blind = self.eyes.problem(self._outcome)
+            self.abort(f'{blind} within {now - self._progress_s:.1f} s', void=True)
         elif not self.realtime and self._choice and now - self._progress_s > PATIENCE_S:
             self.abort(f'the arm did not answer for {now - self._progress_s:.1f} s', void=True)
         elif self._choice is None and now - self._progress_s > PATIENCE_S:

@@ -26,6 +26,7 @@ PEG_SPEC = StateSpec(
     fine_index=np.arange(7, 13),
     fine_mean=np.array([0, 0, RIM_Z_M, 0, 0, 0], np.float32),
     fine_scale=np.array([0.004] * 3 + [0.05] * 3, np.float32),
+    aim_index=np.arange(7, 10),
 )
 """The two scales are what lets RLPD learn this task with a handful of demonstrations."""
 

@@ -20,6 +20,7 @@ REACH_SPEC = StateSpec(
     fine_index=np.arange(7, 10),
     fine_mean=np.zeros(3, np.float32),
     fine_scale=np.full(3, 0.015, np.float32),
+    aim_index=np.arange(7, 10),
 )
 """Position decides, so it is seen large and the rest small: a clone that may look at its own speed
 learns to rest because it rests."""

@@ -8,14 +8,18 @@ action/ hold the units), without run and cell, which the node shell knows.
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import cached_property
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
+from user_core import jpeg
 from user_core.geometry import Pose
+from user_core.messages import octets
 from user_core.outcome import Boundary, Mode
 from user_robot.arm import ArmState
 from user_robot.latch import Mode as ArmMode
@@ -31,6 +35,50 @@ class Source(IntEnum):
     POLICY = 0
     HUMAN = 1
     SCRIPT = 2
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What a camera saw. Its bytes are those that came and are handed on without a copy.
+
+    Attributes:
+        stamp_ns: instant of exposure, the cell's clock.
+        exposed_s: the same instant on this process's steady clock.
+        arrived_s: when it came, on that clock.
+        encoding: rgb8 (height x width x 3) or jpeg (one file).
+        quality: of the JPEG file that is made where none came.
+    """
+
+    stamp_ns: int
+    exposed_s: float
+    arrived_s: float
+    encoding: str
+    height: int
+    width: int
+    data: array[int]
+    quality: int
+
+    @cached_property
+    def jpeg(self) -> array[int]:
+        """The same as one JPEG file, made when it is first asked for."""
+        if self.encoding == 'jpeg':
+            return self.data
+        pixels = np.frombuffer(self.data, np.uint8).reshape(self.height, self.width, 3)
+        return octets(jpeg.encode(pixels, self.quality))
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A camera's view in an observation: how old it was, and whether the step before had it."""
+
+    name: str
+    view: View
+    age_s: float
+    repeated: bool
+
+
+Pictures = tuple[Picture, ...]
+"""One of each camera, in the order of their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +106,7 @@ class Observation:
     version: int
     state: State
     stamp_s: float
+    pictures: Pictures = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +134,21 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was seen at the start of a step."""
+    """What was seen at the start of a step.
+
+    Attributes:
+        flaw: why no step begins or ends here, else ''.
+        missed: a camera that is faster than the steps gave no new picture.
+    """
 
     step: int
     sample: Sample
     state: State
     arrived_ns: int
     at_s: float
+    pictures: Pictures
+    flaw: str
+    missed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +180,7 @@ class Row:
     captured_s: float
     arrived_ns: int
     state: State
+    pictures: Pictures = ()
     policy: str = ''
     policy_version: int = 0
     source: int = Source.POLICY

@@ -30,14 +30,13 @@ WINDOW = 16
 """Rows in flight at most, as deep as the transition topic's queue."""
 RESEND_S = 1.0
 """Rows in flight without an answer for this long (steady clock) are sent again."""
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 1 << 23
 """A file is followed by the next one at this size and deleted when replay has all its rows."""
 
 
 @dataclass(slots=True)
 class _Segment:
     path: Path
-    file: int
     size: int
     rows: int
 
@@ -76,6 +75,7 @@ class Spool:
         self._cursors: dict[int, int] = {}
         self._moved_s = steady()
         self._segment: _Segment | None = None
+        self._file = -1
         folder.mkdir(parents=True, exist_ok=True)
         self._load()
 
@@ -88,13 +88,13 @@ class Spool:
         segment = self._segment
         if segment is None or segment.size > SEGMENT_BYTES:
             segment = self._segment = self._open()
-        record = _HEAD.pack(_MAGIC, len(row), zlib.crc32(row), self.seq) + row
+        head = _HEAD.pack(_MAGIC, len(row), zlib.crc32(row), self.seq)
         try:
-            written = os.write(segment.file, record)
+            written = os.writev(self._file, (head, row))
         except OSError as error:
             raise self._full(error) from error
-        if written != len(record):
-            os.ftruncate(segment.file, segment.size)
+        if written != len(head) + len(row):
+            os.ftruncate(self._file, segment.size)
             raise self._full(OSError('the disk took only a part of the row'))
         offset = segment.size + _HEAD.size
         self._waiting.append(_Waiting(self.incarnation, self.seq, segment, offset, len(row)))
@@ -139,12 +139,11 @@ class Spool:
         self._fill()
 
     def close(self) -> None:
-        """Closes the files; rows that replay lacks stay on disk for the next process."""
-        for segment in {id(w.segment): w.segment for w in self._waiting}.values():
-            os.close(segment.file)
-        if self._segment is not None and not self._segment.rows:
-            os.close(self._segment.file)
-            self._segment.path.unlink(missing_ok=True)
+        """Closes the file; rows that replay lacks stay on disk for the next process."""
+        if self._segment is not None:
+            os.close(self._file)
+            if not self._segment.rows:
+                self._segment.path.unlink(missing_ok=True)
         self._waiting.clear()
         self._segment = None
 
@@ -154,19 +153,23 @@ class Spool:
         while self.in_flight < min(WINDOW, len(self._waiting)):
             waiting = self._waiting[self.in_flight]
             self.in_flight += 1
-            self._send(os.pread(waiting.segment.file, waiting.size, waiting.offset))
+            with waiting.segment.path.open('rb', buffering=0) as file:
+                self._send(os.pread(file.fileno(), waiting.size, waiting.offset))
 
     def _open(self) -> _Segment:
+        if self._segment is not None:
+            os.close(self._file)
         path = self.folder / f'{self.incarnation}-{self.seq}.spool'
-        return _Segment(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), 0, 0)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        return _Segment(path, 0, 0)
 
     def _release(self, waiting: _Waiting) -> None:
         segment = waiting.segment
         segment.rows -= 1
         if segment.rows == 0 and (segment is not self._segment or segment.size > SEGMENT_BYTES):
-            os.close(segment.file)
             segment.path.unlink(missing_ok=True)
             if segment is self._segment:
+                os.close(self._file)
                 self._segment = None
 
     def _remember(self, incarnation: int, next_seq: int) -> None:
@@ -196,7 +199,7 @@ class Spool:
 
     def _read(self, path: Path, incarnation: int, known: int) -> None:
         data = path.read_bytes()
-        segment = _Segment(path, os.open(path, os.O_RDONLY), len(data), 0)
+        segment = _Segment(path, len(data), 0)
         at = 0
         while at + _HEAD.size <= len(data):
             magic, size, crc, seq = _HEAD.unpack_from(data, at)
@@ -212,7 +215,6 @@ class Spool:
                 segment.rows += 1
             at += _HEAD.size + size
         if not segment.rows:
-            os.close(segment.file)
             path.unlink()
 
     def _known(self, cursor: Path) -> int:

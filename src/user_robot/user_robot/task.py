@@ -33,7 +33,7 @@ class StateSpec:
 
     A network sees (x - mean) / scale, through tanh where `squash`. The values at `fine_index` it
     sees once more, as tanh((x - fine_mean) / fine_scale): what is far away at one scale decides at
-    the other.
+    the other. The values at `aim_index` tell where a success ended, for those who learn to see it.
     """
 
     names: tuple[str, ...]
@@ -43,6 +43,7 @@ class StateSpec:
     fine_index: NDArray[np.int64]
     fine_mean: State
     fine_scale: State
+    aim_index: NDArray[np.int64]
 
 
 class Task(Protocol):

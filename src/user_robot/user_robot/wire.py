@@ -7,21 +7,43 @@ Writers keep one message each and fill it anew: a publisher serialises before it
 
 from __future__ import annotations
 
+from array import array
+from contextlib import suppress
 from typing import Any
 
+from sensor_msgs.msg import CompressedImage, Image
 from user_msgs import msg
 
+from user_core import jpeg
 from user_core.geometry import Pose
 from user_core.messages import NS, doubles, floats, nanoseconds, numbers, pose
 from user_robot.arm import ArmState
 from user_robot.latch import Mode as ArmMode
-from user_robot.row import Answer, Command, Observation, Row, Sample
+from user_robot.row import Answer, Command, Observation, Pictures, Row, Sample
 
 
 class Writer:
-    """Fills messages of one cell of one run. Not thread safe: one writer a thread."""
+    """Fills messages of one cell of one run. Not thread safe: one writer a thread.
 
-    def __init__(self, run: str, cell: str, task: str = '', incarnation: int = 0) -> None:
+    Args:
+        run: its name.
+        cell: its name.
+        task: its text.
+        incarnation: of the node that writes rows.
+        policy_away: the policy is on another machine, so pictures go there as JPEG files.
+        replay_away: the same of replay.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        cell: str,
+        task: str = '',
+        incarnation: int = 0,
+        policy_away: bool = False,
+        replay_away: bool = False,
+    ) -> None:
+        self._policy_away, self._replay_away = policy_away, replay_away
         self._state = msg.RobotState()
         self._observation = msg.Observation(task=task)
         self._action = msg.Action()
@@ -53,6 +75,7 @@ class Writer:
         _time(m.stamp, round(o.stamp_s * NS))
         m.mode, m.policy, m.policy_version = int(o.mode), o.policy, o.version
         m.state = floats(o.state)
+        _pictures(m, o.pictures, self._policy_away)
         return m
 
     def action(self, a: Answer, now_ns: int) -> msg.Action:
@@ -81,6 +104,7 @@ class Writer:
         _time(m.captured, round(r.captured_s * NS))
         _time(m.arrived, r.arrived_ns)
         m.mode, m.state = int(r.mode), floats(r.state)
+        _pictures(m, r.pictures, self._replay_away)
         m.policy, m.policy_version, m.source = r.policy, r.policy_version, int(r.source)
         m.policy_action, m.executed_action = floats(r.policy_action), floats(r.executed_action)
         m.horizon, m.chunk_index, m.gripper = r.horizon, r.chunk_index, r.gripper_m
@@ -123,6 +147,28 @@ def answer(m: msg.Action) -> Answer:
 def command(m: msg.Target) -> Command:
     """Target to a command."""
     return Command(m.id.episode, m.id.step, pose(m.pose), m.gripper)
+
+
+def view(m: Image | CompressedImage) -> tuple[int, str, int, int, array[int]]:
+    """A camera's message: stamp in ns, encoding, height, width (0 of what is no JPEG), bytes."""
+    stamp_ns = nanoseconds(m.header.stamp)
+    if isinstance(m, Image):
+        return stamp_ns, m.encoding, m.height, m.width, m.data
+    height = width = 0
+    with suppress(ValueError):
+        height, width = jpeg.size(m.data)
+    return stamp_ns, 'jpeg', height, width, m.data
+
+
+def _pictures(message: Any, pictures: Pictures, away: bool) -> None:
+    if len(message.images) != len(pictures):
+        message.images = [msg.Image() for _ in pictures]
+    for m, p in zip(message.images, pictures, strict=True):
+        view = p.view
+        _time(m.stamp, view.stamp_ns)
+        m.name, m.height, m.width = p.name, view.height, view.width
+        m.age, m.repeated = p.age_s, p.repeated
+        m.encoding, m.data = ('jpeg', view.jpeg) if away else (view.encoding, view.data)
 
 
 def _time(message: Any, ns: int) -> None:

@@ -17,7 +17,15 @@ from user_core.errors import UserError
 from user_core.geometry import Array, Pose
 from user_robot.arm import BY_HAND, ArmState, Site
 from user_sim.law import Gains, ImpedanceLaw
-from user_sim.scene import HOME_Q_RAD, peg_scene, place_block, place_peg, solve_ik
+from user_sim.scene import (
+    HOME_Q_RAD,
+    peg_scene,
+    place_block,
+    place_peg,
+    solve_ik,
+    take_snapshot,
+)
+from user_sim.snapshot import Writer, place
 
 STEP_S = 0.002
 
@@ -55,6 +63,7 @@ class SimArm:
         self._steps, self._steps_before = 0, 0
         self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
         self._rng = np.random.default_rng(0)
+        self._look = Writer(place(site.run, site.cell)) if site.looked_at else None
 
     @property
     def raw_peak_n(self) -> float:
@@ -81,14 +90,22 @@ class SimArm:
         self._wrench[:] = 0.0
         self._noise[:] = rng.normal(0.0, self._noise_scale)
         self._queue.clear()
-        self._steps, self._steps_before = 0, self._steps_before + self._steps
+        # The scene is another one, so its stamp is, too.
+        self._steps, self._steps_before = 0, self._steps_before + self._steps + 1
         self._peak, self._raw_peak, self._peak_read = 0.0, 0.0, False
         self.law.restart()
         self.law.aim(self._pose())
 
     def state(self) -> ArmState:
-        """The present sample; the peak counts from the first advance after the last sample."""
+        """The present sample; the peak counts from the first advance after the last sample.
+
+        Who looks at the scene finds it as it was measured here, before anybody hears the sample.
+        """
         self._peak_read = True
+        width_m = 2 * self.config.peg_half_width_m
+        stamp_s = (self._steps_before + self._steps) * STEP_S
+        if self._look:
+            self._look.write(take_snapshot(self.model, self.data, width_m, stamp_s))
         return ArmState(
             pose=self._pose(),
             twist=self.law.twist(),
@@ -96,8 +113,8 @@ class SimArm:
             q=self.data.qpos.copy(),
             dq=self.data.qvel.copy(),
             tau=self.data.qfrc_applied.copy(),
-            gripper_m=2 * self.config.peg_half_width_m,
-            stamp_s=(self._steps_before + self._steps) * STEP_S,
+            gripper_m=width_m,
+            stamp_s=stamp_s,
             peak_force_n=self._peak,
         )
 
@@ -151,6 +168,8 @@ class SimArm:
 
     def close(self, healthy: bool = True) -> None:
         """It ends with its process."""
+        if self._look:
+            self._look.close()
 
     def _pose(self) -> Pose:
         quat = np.zeros(4)

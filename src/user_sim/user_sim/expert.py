@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scripted demonstrators, as slow and hesitant as a person.
 
-They know what a policy knows: the 19 observed values, and nothing of what is hidden.
+They know what a policy knows: the 19 observed values, and, where the goal moves, what eyes see.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ class Expert:
         action += rng.normal(0.0, 0.12, 6) * (1, 1, 0.6, 0.5, 0.5, 0.5)
         return np.clip(action, -1.0, 1.0).astype(np.float32)
 
+    def see(self, goal: NDArray[np.float64]) -> None:
+        """Looks where the goal is: (3,) in the task's frame; without a look it is the origin."""
+
     def _move(self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
         """The translation it has in mind (3,), before its limits."""
         raise NotImplementedError
@@ -62,11 +65,17 @@ class Expert:
 class PegExpert(Expert):
     """Hover, align, lower until it touches, feel for the hole in a growing spiral, push in."""
 
+    _hole = np.zeros(2)
+
+    def see(self, goal: NDArray[np.float64]) -> None:
+        """Aims there, as exactly as a person does: about a millimetre off."""
+        self._hole = goal[:2]
+
     def reset(self) -> None:
         """Begin an episode: a new aim, a new temper."""
         super().reset()
         rng = self._rng
-        self._aim = rng.normal(0.0, 0.0008, 2)
+        self._off = rng.normal(0.0, 0.0008, 2)
         self._angle, self._turns = rng.uniform(0, 2 * np.pi), 0.0
         self._way = rng.choice((-1.0, 1.0))
         self._pause_n, self._lift_n = int(rng.integers(3, 8)), 0
@@ -76,6 +85,10 @@ class PegExpert(Expert):
     def _move(self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray) -> np.ndarray:
         move: np.ndarray = getattr(self, f'_{self._stage}')(force, position, rotation)
         return move
+
+    @property
+    def _aim(self) -> NDArray[np.float64]:
+        return self._hole + self._off
 
     def _approach(
         self, force: np.ndarray, position: np.ndarray, rotation: np.ndarray

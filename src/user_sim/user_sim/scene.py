@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 import math
 from pathlib import Path
+import time
 import xml.etree.ElementTree as ET
 
 import mujoco
@@ -19,6 +20,7 @@ from scipy.spatial.transform import Rotation
 from user_core.arm_config import PegScene
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
+from user_sim.snapshot import Snapshot
 
 HOLE_DEPTH_M = 0.04
 PEG_LENGTH_M = 0.06
@@ -173,15 +175,17 @@ def _add_block(world: ET.Element, hole: float, contact: dict[str, str]) -> None:
 
 
 def _add_cameras(root: ET.Element) -> None:
-    """`wrist` looks from the hand along the peg, `side` at the hole from the front left."""
+    """`wrist` looks from the hand at the peg's tip, so that tip and hole are in view at any
+    height; the block fills `side`'s picture.
+    """
     hand, world = _element(root, ".//body[@name='hand']"), _element(root, 'worldbody')
     x, y = HOLE_XY_M
     ET.SubElement(
-        hand, 'camera', name='wrist', pos='0.07 0 0', xyaxes='0 1 0 0.94 0 0.34', fovy='70'
+        hand, 'camera', name='wrist', pos='0.07 0 0', xyaxes='0 1 0 0.957 0 0.29', fovy='40'
     )
     ET.SubElement(
-        world, 'camera', name='side', pos=f'{x + 0.35} {y - 0.35} 0.35',
-        xyaxes='0.707 0.707 0 -0.35 0.35 0.87', fovy='55',
+        world, 'camera', name='side', pos=f'{x + 0.3} {y - 0.3} 0.45',
+        xyaxes='0.7071 0.7071 0 -0.4215 0.4215 0.8029', fovy='22',
     )  # fmt: skip
 
 
@@ -215,6 +219,21 @@ def place_peg(
     peg = model.body('peg').id
     model.body_pos[peg] = centred + np.array([slide[0], 0.0, slide[1]])
     model.body_quat[peg] = math.cos(turn / 2), 0.0, math.sin(turn / 2), 0.0
+
+
+def take_snapshot(
+    model: mujoco.MjModel, data: mujoco.MjData, gripper_m: float, time_s: float
+) -> Snapshot:
+    """The scene's present look; `time_s` is simulated time."""
+    peg = model.body('peg').id
+    return Snapshot(
+        q=data.qpos,
+        block=np.concatenate([data.mocap_pos[0], data.mocap_quat[0]]),
+        peg=np.concatenate([model.body_pos[peg], model.body_quat[peg]]),
+        gripper_m=gripper_m,
+        time_s=time_s,
+        stamp_s=time.time(),
+    )
 
 
 def solve_ik(model: mujoco.MjModel, data: mujoco.MjData, site: int, pose: Pose) -> None:

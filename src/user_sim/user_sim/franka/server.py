@@ -31,7 +31,8 @@ from user_sim.device import placed
 from user_sim.franka.arm import SimulatedFr3
 from user_sim.franka.box import ControlBox
 from user_sim.franka.scene import STEP_S, FrankaScene
-from user_sim.snapshot import HZ, Snapshot, Writer, place
+from user_sim.scene import take_snapshot
+from user_sim.snapshot import HZ, Writer, place
 
 FALL_BEHIND_S = 0.05
 """Time that is caught up; what is beyond is lost, and simulated time is slower than the clock."""
@@ -169,17 +170,8 @@ class FrankaServer:
                 part.replace(part.with_suffix('.json'))
 
     def _take_snapshot(self) -> None:
-        scene, peg = self.scene, self.scene.peg
-        self._writer.write(
-            Snapshot(
-                q=scene.data.qpos,
-                block=np.concatenate([scene.data.mocap_pos[0], scene.data.mocap_quat[0]]),
-                peg=np.concatenate([scene.model.body_pos[peg], scene.model.body_quat[peg]]),
-                gripper_m=self.arm.hand_width,
-                time_s=self.ticks * STEP_S,
-                stamp_s=time.time(),
-            )
-        )
+        model, data, time_s = self.scene.model, self.scene.data, self.ticks * STEP_S
+        self._writer.write(take_snapshot(model, data, self.arm.hand_width, time_s))
 
 
 def read_arguments(arguments: Sequence[str]) -> Setup:
