@@ -1,6 +1,6 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""What every test gets: a DDS domain of its own."""
+"""What every test gets: a DDS domain of its own, and an ordinary priority."""
 
 from collections.abc import Iterator
 import fcntl
@@ -45,3 +45,15 @@ def ros_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     monkeypatch.setenv('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
     yield domain
     os.close(held)
+
+
+@pytest.fixture(autouse=True)
+def ordinary_priority() -> Iterator[None]:
+    """No test leaves a real-time priority to the next ones and to all that they start.
+
+    A driver in this process may have taken one (libfranka takes the highest). At equal real-time
+    priority nothing preempts a thread that spins for a lock, not even the one that holds it.
+    """
+    yield
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
