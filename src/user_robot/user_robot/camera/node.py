@@ -35,9 +35,9 @@ class CameraNode:
         config = cell.cameras[shell.camera]
         self.quality = config.jpeg_quality
         self.framing, self.state = Framing(config), 'OPENING'
-        near = (config.machine or cell.machine) == cell.machine
-        self.near = near
-        self.view_pub = shell.create_pub('view' if near else 'view/compressed')
+        key = cell.view_topic(shell.camera)
+        self.near = key == 'view'
+        self.view_pub = shell.create_pub(key)
         self.raw = {key: shell.create_pub(key) for key in RAW}
         self.camera = make_camera(config)
         self.herald = Herald(shell, f'{shell.cell}/{shell.camera}', self.camera.title)
