@@ -124,10 +124,10 @@ def test_a_library_that_is_missing_is_named_with_the_line_that_installs_it(
 
 
 def test_a_system_library_that_is_missing_is_named_with_its_apt_line():
-    from user_robot.camera.camera import library_error
+    from user_robot.registry import missing
 
     error = ImportError('libusb-1.0.so.0: cannot open shared object file')
-    assert 'sudo apt-get install -y libusb-1.0-0' in str(library_error('realsense', error))
+    assert 'sudo apt-get install -y libusb-1.0-0' in str(missing('camera', error))
 
 
 def test_every_kind_of_camera_but_the_drawn_one_is_a_device():

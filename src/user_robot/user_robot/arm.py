@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 import time
 from typing import Any, Protocol
 
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
+from user_robot.registry import look_up
 
 ARMS = {
     'sim': 'user_sim.arm:SimArm',
@@ -131,23 +131,7 @@ class Arm(Protocol):
 
 def make_arm(config: Any, period_s: float, site: Site = BY_HAND) -> Arm:
     """The driver that `config.kind` names. The device of a simulated one may be a while coming."""
-    if config.kind not in ARMS:
-        raise UserError(
-            f'there is no arm of kind {config.kind!r}',
-            f'the kinds are: {", ".join(sorted(ARMS))}',
-            'choose one of them for cells.<cell>.arm.kind',
-        )
-    module, _, name = ARMS[config.kind].partition(':')
-    try:
-        driver = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if (error.name or '').startswith('user_'):
-            raise
-        raise UserError(
-            f'an arm of kind {config.kind!r} needs the package {error.name}',
-            'it is not installed',
-            'run `make setup`',
-        ) from error
+    driver = look_up(ARMS, config.kind, 'arm', 'cells.<cell>.arm.kind')
     patience_s = time.monotonic() + DEVICE_WITHIN_S
     while True:
         try:

@@ -5,18 +5,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from user_core import config as schema
-from user_core.errors import UserError
 from user_core.geometry import Array, Pose, relative
 from user_core.outcome import Boundary
 from user_robot.action_space import ActionSpace
 from user_robot.arm import ArmState
+from user_robot.registry import look_up
 
 State = NDArray[np.float32]
 
@@ -135,12 +134,5 @@ class TcpTask:
 
 def make_task(config: schema.Task) -> Task:
     """The task that `config.kind` names."""
-    if config.kind not in TASKS:
-        raise UserError(
-            f'There is no task of kind {config.kind!r}',
-            f'the kinds are: {", ".join(sorted(TASKS))}',
-            'Choose one of them for task.kind',
-        )
-    module, _, name = TASKS[config.kind].partition(':')
-    task: Task = getattr(import_module(module), name)(config)
+    task: Task = look_up(TASKS, config.kind, 'task', 'task.kind')(config)
     return task

@@ -5,14 +5,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-import sys
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from user_core.errors import UserError
+from user_robot.registry import look_up
 
 CAMERAS = {
     'realsense': 'user_robot.camera.realsense:RealsenseCamera',
@@ -100,28 +98,6 @@ def make_camera(config: Any) -> Camera:
     Raises:
         UserError: no such kind, or its library does not load.
     """
-    if config.kind not in CAMERAS:
-        raise UserError(
-            f'there is no camera device of kind {config.kind!r}',
-            f'the kinds are: {", ".join(sorted(CAMERAS))}',
-            'choose one of them for cells.<cell>.cameras.<camera>.kind',
-        )
-    module, _, name = CAMERAS[config.kind].partition(':')
-    try:
-        driver = getattr(import_module(module), name)
-    except ImportError as error:
-        if (error.name or '').startswith('user_'):
-            raise
-        raise library_error(config.kind, error) from error
-    camera: Camera = driver(config)
+    key = 'cells.<cell>.cameras.<camera>.kind'
+    camera: Camera = look_up(CAMERAS, config.kind, 'camera device', key)(config)
     return camera
-
-
-def library_error(kind: str, error: ImportError) -> UserError:
-    """Which library is missing, and the line that installs it."""
-    if 'libusb' in str(error):
-        do = 'install it: sudo apt-get install -y libusb-1.0-0'
-    else:
-        package = {'realsense': 'pyrealsense2'}.get(kind, 'opencv-python-headless')
-        do = f'run `make setup`, or: {sys.executable} -m pip install --no-deps {package}'
-    return UserError(f'a camera of kind {kind} needs a library that is missing', str(error), do)
