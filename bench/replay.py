@@ -44,7 +44,7 @@ from user_learning.row import Picture, Row
 from user_learning.rows import Rows
 from user_learning.sampler import Sampler
 from user_learning.store import Store
-from user_learning.tail import Tail, segment_path, segments
+from user_learning.tail import Tail, pictures_path, segment_path, segments
 
 BATCH, STATE_N, ACTION_N, EPISODE_N = 256, 19, 6, 100
 VIEWS = {'side': (128, 128), 'wrist': (128, 128)}
@@ -120,7 +120,7 @@ def bandwidth(store: Path) -> float:
     forget(store)
     rng, numbers, begun, n = random.Random(0), segments(store), time.perf_counter(), 0
     while time.perf_counter() - begun < 2.0:
-        path = segment_path(store, rng.choice(numbers))
+        path = pictures_path(store, rng.choice(numbers))
         with path.open('rb', 0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
             at = rng.randrange(max(path.stat().st_size - PAIR_BYTES, 1))
@@ -131,9 +131,10 @@ def bandwidth(store: Path) -> float:
 def forget(store: Path) -> None:
     """Drops the store from the page cache."""
     for number in segments(store):
-        with segment_path(store, number).open('rb') as file:
-            os.fdatasync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for path in (pictures_path(store, number), segment_path(store, number)):
+            with path.open('rb') as file:
+                os.fdatasync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def compute(seconds: float) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,16 @@ import numpy as np
 import pytest
 
 from user_core.outcome import Boundary, Mode
-from user_learning.row import BadRecordError, Label, Picture, Row, pack, unpack
+from user_learning.row import (
+    SCHEMA,
+    BadRecordError,
+    Label,
+    Picture,
+    Row,
+    pack,
+    picture_bytes,
+    unpack,
+)
 
 floats = hnp.arrays(np.float32, st.integers(0, 30), elements=st.floats(width=32, allow_nan=False))
 
@@ -72,13 +82,26 @@ def test_a_row_comes_back_from_its_bytes_as_it_was(
     assert same(unpack(pack(row)), row)
 
 
-def test_pictures_travel_in_a_row() -> None:
-    pixels = np.arange(12, dtype=np.uint8)
-    row = Row('r', 'c', 1, 0, images=(Picture('wrist', 'rgb8', 2, 2, 5, pixels),))
-    back = unpack(pack(row))
-    assert back.images[0].name == 'wrist'
-    assert back.images[0].stamp_ns == 5
-    assert np.array_equal(back.images[0].data, pixels)
+def test_a_row_says_where_its_pictures_lie() -> None:
+    side, wrist = np.arange(12, dtype=np.uint8), np.arange(6, dtype=np.uint8)
+    pictures = (Picture('side', 'rgb8', 2, 2, 5, side, 0.5, True),
+                Picture('wrist', 'jpeg', 1, 2, 6, wrist))  # fmt: skip
+    row = Row('r', 'c', 1, 0, images=pictures)
+    file = bytes(100) + b''.join(picture_bytes(row))
+
+    def load(at: int, size: int, crc: int) -> np.ndarray:
+        assert zlib.crc32(file[at : at + size]) == crc
+        return np.frombuffer(file, np.uint8, size, at)
+
+    bare, back = unpack(pack(row, 100), 3), unpack(pack(row, 100), 3, load)
+    assert isinstance(bare, Row)
+    assert isinstance(back, Row)
+    for one, other, picture in zip(bare.images, back.images, pictures, strict=True):
+        assert dataclasses.replace(one, data=other.data) == other
+        assert one.data.size == 0
+        assert np.array_equal(other.data, picture.data)
+        assert dataclasses.replace(other, data=picture.data, place=None, size=0) == picture
+    assert [(p.place, p.size) for p in bare.images] == [((3, 100), 12), ((3, 112), 6)]
 
 
 def test_a_label_is_a_record_of_its_own() -> None:
@@ -91,7 +114,7 @@ def test_a_record_says_itself_what_it_holds() -> None:
     length = int.from_bytes(data[:4], 'little')
     header = json.loads(data[4 : 4 + length])
     assert header['kind'] == 'row'
-    assert header['schema'] == 1
+    assert header['schema'] == SCHEMA
     assert ['state', '<f4', [3]] in header['arrays']
     assert header['cell'] == 'arm0'
 

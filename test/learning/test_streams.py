@@ -43,6 +43,7 @@ def test_two_robots_with_a_lost_a_doubled_and_a_late_row_give_windows_of_one_epi
     pairs = zip(left, right[: len(left)], strict=True)
     for row in (*chain.from_iterable(pairs), *right[len(left) :]):
         store.write([row])
+    assert store.sync()
     total = EPISODES * (STEPS + 1)
     assert store.next_seq('arm0', 7) == store.next_seq('arm1', 7) == total
     assert (store.duplicates, store.lost) == (1, 1)

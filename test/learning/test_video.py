@@ -9,8 +9,10 @@ import dataclasses
 from pathlib import Path
 
 from colours import VIEWS, episode, tone
+from disks import fill
 import numpy as np
 import pytest
+from writing import mounted
 
 from user_core import jpeg
 from user_core.outcome import Boundary, Mode
@@ -142,3 +144,21 @@ def test_a_picture_that_cannot_be_read_is_said_and_harms_nobody(
     videos.close()
     assert len(said) == 1
     assert 'eval-actor-3' in said[0]
+
+
+@pytest.mark.parametrize('least', [None, 0])
+def test_a_disk_without_room_costs_the_video_and_nothing_else(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, least: int | None
+) -> None:
+    """Rows come first; and OpenCV says nothing when it could not write all."""
+    if least is not None:
+        monkeypatch.setattr('user_learning.video.LEAST_FREE_BYTES', least)
+    with mounted(tmp_path / 'disk', 'size=1m') as disk:
+        fill(disk)
+        videos = Videos(disk / 'videos', 10.0, said.append)
+        for row in evaluated(1):
+            videos.add(row)
+        videos.close()
+        assert len(said) == 1
+        assert 'no video eval-actor-3' in said[0]
+        assert not list(disk.rglob('*.*m*'))

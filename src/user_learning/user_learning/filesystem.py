@@ -1,11 +1,13 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses file systems on which an append-only log is not durable or not visible to its readers at
-once.
+"""Where a store may live: not on file systems on which an append-only log is not durable or not
+visible to its readers at once, and only one writer in a folder.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 from user_core.errors import UserError
@@ -54,3 +56,24 @@ def refuse_network(path: Path, mountinfo: str | None = None) -> None:
             f'a network file system ({kind}) does not keep a row when it says so',
             'choose a local disk with runs=<folder>',
         )
+
+
+def lock(folder: Path) -> int:
+    """Makes this process the folder's writer; returns the descriptor that holds the lock, which
+    dies with the process.
+
+    Raises:
+        UserError: another one is.
+        OSError: the disk is full.
+    """
+    file = os.open(folder / 'writer.lock', os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(file)
+        raise UserError(
+            f'the store {folder} is in use',
+            'another process writes to it',
+            'end that run, or choose another run name',
+        ) from error
+    return file

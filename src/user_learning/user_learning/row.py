@@ -3,23 +3,27 @@
 """Rows and labels as the store keeps them: a JSON header that names its arrays, then the arrays.
 
 A record can be read without any ROS message: `schema` tells its shape, names tell its content. A
-field that this version does not know is ignored, one that the record lacks takes its default.
+field that this version does not know is ignored, one that the record lacks takes its default. The
+bytes of its pictures lie elsewhere; the header says where (`at`, `size`) and their `crc` (crc32).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cache
 import json
 import math
 import struct
+import zlib
 
 import numpy as np
 
 from user_core import jpeg
 from user_core.outcome import Boundary, Mode
 
-SCHEMA = 1
-"""Version of the rows written here; readers accept every version up to it."""
+SCHEMA = 2
+"""Version of the records written here; readers refuse later ones."""
 
 _LENGTH = struct.Struct('<I')
 _ALIGN = 8
@@ -29,8 +33,9 @@ _ALIGN = 8
 class Picture:
     """One camera's image in a row, as msg/Image.msg describes it.
 
-    `data` is uint8, raw pixels or one JPEG file as `encoding` says; `place` is where these bytes
-    begin in the store, as (segment, byte), and is no part of the record.
+    `data` is uint8, raw pixels or one JPEG file as `encoding` says; empty when it was not read.
+    `place` is where these bytes begin in the store, as (segment, byte of its pictures), and `size`
+    their number; None and 0 when the picture is in no store.
     """
 
     name: str
@@ -42,6 +47,7 @@ class Picture:
     age_s: float = 0.0
     repeated: bool = False
     place: tuple[int, int] | None = None
+    size: int = 0
 
     def pixels(self) -> np.ndarray:
         """The picture as uint8 [height, width, 3], RGB; raw pictures are not copied.
@@ -63,10 +69,10 @@ def _empty() -> np.ndarray:
     return np.zeros(0, np.float32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Row:
     """One step of one episode, as msg/Transition.msg describes it field by field (SI units, raw
-    state).
+    state). Nobody changes one; that it is not frozen makes reading a store a fifth quicker.
     """
 
     run: str
@@ -116,36 +122,49 @@ class Label:
     success: bool
 
 
-_ARRAYS = {'state', 'policy_action', 'executed_action', 'intervention'}
+_ARRAYS = ('state', 'policy_action', 'executed_action', 'intervention')
 _KINDS: dict[str, type[Row] | type[Label]] = {'row': Row, 'label': Label}
 _KNOWN = {kind: {f.name for f in fields(cls)} for kind, cls in _KINDS.items()}
-_PICTURE = tuple(f.name for f in fields(Picture) if f.name not in ('data', 'place'))
+_PLAIN = {
+    kind: [name for name in (f.name for f in fields(cls)) if name not in (*_ARRAYS, 'images')]
+    for kind, cls in _KINDS.items()
+}
+_PICTURE = [f.name for f in fields(Picture) if f.name not in ('data', 'place', 'size')]
+_UNREAD = np.zeros(0, np.uint8)
+_dtype = cache(np.dtype)
+_encode = json.JSONEncoder(separators=(',', ':')).encode
+_decode = json.JSONDecoder().raw_decode
+
+Load = Callable[[int, int, int], np.ndarray]
+"""Reads a picture's bytes by `at`, `size` and `crc`. Raises BadRecordError: they are others."""
 
 
 class BadRecordError(ValueError):
     """A record that cannot be read; the text says why."""
 
 
-def pack(record: Row | Label) -> bytes:
-    """The bytes of one record."""
-    header: dict[str, object] = {
-        'kind': 'row' if isinstance(record, Row) else 'label',
-        'schema': SCHEMA,
-    }
+def picture_bytes(record: Row | Label) -> list[memoryview]:
+    """The pictures of a record, as `pack` expects them to lie: one after the other."""
+    images = record.images if isinstance(record, Row) else ()
+    return [np.ascontiguousarray(image.data).data for image in images]
+
+
+def pack(record: Row | Label, at: int = 0) -> bytes:
+    """The bytes of one record whose pictures begin at byte `at` of their file."""
+    kind = 'row' if isinstance(record, Row) else 'label'
+    header: dict[str, object] = {'kind': kind, 'schema': SCHEMA}
+    header |= {name: getattr(record, name) for name in _PLAIN[kind]}
     arrays: list[tuple[str, np.ndarray]] = []
-    for f in fields(record):
-        value = getattr(record, f.name)
-        if f.name in _ARRAYS:
-            arrays.append((f.name, np.ascontiguousarray(value)))
-        elif f.name == 'images':
-            header['images'] = [{k: getattr(image, k) for k in _PICTURE} for image in value]
-            arrays += [
-                (f'images.{k}', np.ascontiguousarray(image.data)) for k, image in enumerate(value)
-            ]
-        else:
-            header[f.name] = value
+    if isinstance(record, Row):
+        arrays = [(name, np.ascontiguousarray(getattr(record, name))) for name in _ARRAYS]
+        if record.images:
+            header['images'] = images = []
+            for image, data in zip(record.images, picture_bytes(record), strict=True):
+                lies = {'at': at, 'size': data.nbytes, 'crc': zlib.crc32(data)}
+                images.append({name: getattr(image, name) for name in _PICTURE} | lies)
+                at += data.nbytes
     header['arrays'] = [(name, a.dtype.str, a.shape) for name, a in arrays]
-    text = json.dumps(header, separators=(',', ':')).encode()
+    text = _encode(header).encode()
     text += b' ' * (-(len(text) + _LENGTH.size) % _ALIGN)
     parts = [_LENGTH.pack(len(text)), text]
     for _, a in arrays:
@@ -153,44 +172,44 @@ def pack(record: Row | Label) -> bytes:
     return b''.join(parts)
 
 
-def unpack(data: bytes | memoryview, place: tuple[int, int] | None = None) -> Row | Label:
+def unpack(data: bytes | memoryview, segment: int = 0, load: Load | None = None) -> Row | Label:
     """The record of `pack`; its arrays are read-only views of `data`.
 
-    `place` is where `data` begins in the store, as (segment, byte); its pictures say theirs by it.
-    Raises BadRecordError.
+    `segment` is the one that it lies in, 0 when it lies in none. Without `load` its pictures stay
+    unread. Raises BadRecordError.
     """
     try:
-        view = memoryview(data)
-        (length,) = _LENGTH.unpack_from(view)
+        (length,) = _LENGTH.unpack_from(data)
         at = _LENGTH.size + length
-        header = json.loads(bytes(view[_LENGTH.size : at]))
-        if header['schema'] > SCHEMA:
+        header, _ = _decode(str(data[_LENGTH.size : at], 'utf-8'))
+        if (schema := header.pop('schema')) > SCHEMA:
             raise BadRecordError(
-                f'it was written with schema {header["schema"]}, this version reads up to {SCHEMA}'
+                f'it was written with schema {schema}, this version reads up to {SCHEMA}'
             )
-        arrays: dict[str, np.ndarray] = {}
-        begins: dict[str, int] = {}
-        for name, dtype, shape in header.pop('arrays'):
-            kind = np.dtype(dtype)
-            n = math.prod(shape)
-            begins[name] = at
-            arrays[name] = np.frombuffer(view, kind, n, at).reshape(shape)
-            at += n * kind.itemsize
-            at += -at % _ALIGN
-        pictures = tuple(
-            Picture(
-                data=arrays.pop(f'images.{k}'),
-                place=place and (place[0], place[1] + begins[f'images.{k}']),
-                **{name: value for name, value in image.items() if name in _PICTURE},
-            )
-            for k, image in enumerate(header.pop('images', ()))
-        )
-        if pictures:
-            arrays['images'] = pictures  # type: ignore[assignment]
-        kind_name = header['kind']
-        content = {k: v for k, v in (header | arrays).items() if k in _KNOWN[kind_name]}
-        return _KINDS[kind_name](**content)
-    except (KeyError, TypeError, ValueError, struct.error) as error:
-        if isinstance(error, BadRecordError):
-            raise
+        kind = header.pop('kind')
+        for name, code, shape in header.pop('arrays'):
+            n, dtype = math.prod(shape), _dtype(code)
+            array = np.frombuffer(data, dtype, n, at)
+            header[name] = array if len(shape) == 1 else array.reshape(shape)
+            at += -(-n * dtype.itemsize // _ALIGN) * _ALIGN
+        if 'images' in header:
+            header['images'] = tuple(_picture(i, segment, load) for i in header['images'])
+        try:
+            return _KINDS[kind](**header)
+        except TypeError:
+            known = _KNOWN[kind] & header.keys()
+            return _KINDS[kind](**{name: header[name] for name in known})
+    except BadRecordError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError, struct.error) as error:
         raise BadRecordError(f'its header is not readable: {error}') from error
+
+
+def _picture(image: dict, segment: int, load: Load | None) -> Picture:
+    at, size = image['at'], image['size']
+    return Picture(
+        data=load(at, size, image['crc']) if load else _UNREAD,
+        place=(segment, at) if segment else None,
+        size=size,
+        **{name: image[name] for name in _PICTURE if name in image},
+    )

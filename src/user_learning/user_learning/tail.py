@@ -2,27 +2,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a store from its first record and goes on as it grows; any number of readers, no locks.
 
-A frame whose bytes are not all there is waited for; one whose checksum is wrong and that has bytes
-behind it is skipped and counted. Files only grow, except that a new writer cuts off a torn tail,
-which no reader has passed, and that old segments are deleted, which a reader passes over.
+A record whose bytes are not all there, or whose checksum is wrong, is waited for. It is set aside
+and counted when it will never come: a later frame, or a later segment, says that it had been
+synced. Files only grow, except that a new writer cuts off a torn tail, which no reader has passed,
+and that old segments are deleted, which a reader passes over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from io import FileIO
+import os
 from pathlib import Path
-import struct
+from typing import NamedTuple
 import zlib
 
+import numpy as np
+
+from user_learning.frame import marks, parse
 from user_learning.row import BadRecordError, Label, Row, unpack
 
-FRAME = struct.Struct('<4sII')
-MAGIC = b'USR1'
+CHUNK = 1 << 20
+"""Bytes of a log that are read at once, if no record is longer and none is damaged."""
+_ALL = -1
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """File of one segment."""
+    """The log of a segment: its records without pictures."""
     return folder / f'segment-{number:06d}.log'
+
+
+def pictures_path(folder: Path, number: int) -> Path:
+    """The bytes of the pictures of a segment."""
+    return folder / f'segment-{number:06d}.pix'
 
 
 def segments(folder: Path) -> list[int]:
@@ -31,14 +43,36 @@ def segments(folder: Path) -> list[int]:
 
 
 Place = tuple[int, int]
-"""Segment and byte in it; places of one store compare in the order of its records."""
+"""Segment and byte in its log; places of one store compare in the order of its records."""
+
+
+class Damage(NamedTuple):
+    """A record that was set aside: bytes of a segment's log, and why."""
+
+    segment: int
+    begin: int
+    end: int
+    why: str
+
+    def __str__(self) -> str:
+        name, size = segment_path(Path(), self.segment).name, self.end - self.begin
+        return f'{name} byte {self.begin}: {size} bytes were left out: {self.why}'
+
+
+class DamageError(BadRecordError):
+    """Bytes of a record or of its pictures are not what was written."""
 
 
 class Tail:
-    """A place in a store. `rows` yields what is new since the last call and then returns."""
+    """A place in a store. `rows` yields what is new since the last call and then returns.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Pictures are read and checked while `pictures` is true. `tell` gets what is set aside.
+    """
+
+    def __init__(
+        self, folder: Path, pictures: bool = True, tell: Callable[[Damage], object] | None = None
+    ) -> None:
+        self.folder, self.pictures, self.tell = folder, pictures, tell
         self.segment = 0
         self.offset = 0
         self.bad = 0
@@ -56,8 +90,8 @@ class Tail:
         """
         left = -1 if limit is None else limit
         while left:
-            # A writer opens the next segment only after the last frame of this one is complete, so
-            # what is missing here when the next one exists will never come.
+            # A writer opens the next segment only after all of this one is synced, so what is
+            # missing here when the next one exists will never come.
             following = self._following()
             for record in self._segment_rows(following is not None, until):
                 yield record
@@ -76,57 +110,82 @@ class Tail:
 
     def _segment_rows(self, final: bool, until: Place | None) -> Iterator[Row | Label]:
         try:
-            with segment_path(self.folder, self.segment).open('rb') as file:
-                file.seek(self.offset)
-                data = file.read()
+            with (
+                segment_path(self.folder, self.segment).open('rb', buffering=0) as log,
+                _Pictures(pictures_path(self.folder, self.segment)) as pictures,
+            ):
+                yield from self._records(log, pictures, final, until)
         except FileNotFoundError:  # none yet, or it was deleted
             return
-        start, at = self.offset, 0
-        while at < len(data) and (until is None or self.place < until):
-            payload, end = _frame(data, at)
-            if payload is None:
-                # Look for the next good frame. Without one this is the tail: wait, or end when
-                # nothing follows.
-                end = _resync(data, at + 1)
-                if end < 0:
-                    if final:
-                        self._set_aside(at + start, 'its checksum is wrong')
-                        self.offset = start + len(data)
-                    return
-                self._set_aside(at + start, 'its checksum is wrong')
-                at = end
-                self.offset = start + at
+
+    def _records(
+        self, log: FileIO, pictures: _Pictures, final: bool, until: Place | None
+    ) -> Iterator[Row | Label]:
+        begin, data, more = self._read(log, CHUNK)
+        while until is None or self.place < until:
+            record, size = parse(data, self.offset - begin)
+            if record is None and more:
+                begin, data, more = self._read(log, CHUNK if self.offset > begin else _ALL)
                 continue
-            at = end
-            self.offset = start + at
             try:
-                record = unpack(payload, (self.segment, self.offset - len(payload)))
+                if record is None:
+                    raise DamageError('its checksum is wrong')
+                load = pictures.load if self.pictures else None
+                row = unpack(record, self.segment, load) if record else None
             except BadRecordError as error:
-                self._set_aside(self.offset, str(error))
+                if isinstance(error, DamageError):
+                    begin, data, more = self._read(log, _ALL)
+                    later = list(marks(data))
+                    if not data or not (final or any(mark > begin for _, mark in later)):
+                        return
+                    if record is None:
+                        size = later[0][0] if later else len(data)
+                if size:  # else it was only on its way, and has come
+                    self._set_aside(size, str(error))
                 continue
-            self.records += 1
-            yield record
+            self.offset += size
+            if row is not None:
+                self.records += 1
+                yield row
 
-    def _set_aside(self, offset: int, why: str) -> None:
+    def _read(self, log: FileIO, size: int) -> tuple[int, bytes, bool]:
+        """Bytes from the place on: where they begin, they, and whether there may be more."""
+        log.seek(self.offset)
+        data = log.read(size) or b''
+        return self.offset, data, len(data) == size
+
+    def _set_aside(self, size: int, why: str) -> None:
+        damage = Damage(*self.place, self.offset + size, why)
         self.bad += 1
-        self.last_bad = f'record at byte {offset} of segment {self.segment} was left out: {why}'
+        self.last_bad = str(damage)
+        self.offset += size
+        if self.tell is not None:
+            self.tell(damage)
 
 
-def _frame(data: bytes, at: int) -> tuple[memoryview | None, int]:
-    """Payload of the frame at `at` and the end of it; None when it is incomplete or wrong."""
-    if at + FRAME.size > len(data):
-        return None, -1
-    magic, length, crc = FRAME.unpack_from(data, at)
-    end = at + FRAME.size + length
-    if magic != MAGIC or end > len(data):
-        return None, -1
-    payload = memoryview(data)[at + FRAME.size : end]
-    return (payload, end) if zlib.crc32(payload) == crc else (None, -1)
+class _Pictures:
+    """Reads the pictures of a segment. The file is opened for the first one."""
 
+    def __init__(self, path: Path) -> None:
+        self.path, self.file = path, -1
 
-def _resync(data: bytes, at: int) -> int:
-    """Start of the next complete frame at or after `at`, or -1."""
-    at = data.find(MAGIC, at)
-    while at >= 0 and _frame(data, at)[0] is None:
-        at = data.find(MAGIC, at + 1)
-    return at
+    def __enter__(self) -> _Pictures:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.file >= 0:
+            os.close(self.file)
+
+    def load(self, at: int, size: int, crc: int) -> np.ndarray:
+        """Raises DamageError, or FileNotFoundError: the segment was deleted."""
+        if self.file < 0:
+            try:
+                self.file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                if not self.path.with_suffix('.log').exists():
+                    raise
+                raise DamageError(f'{self.path.name} is missing') from None
+        data = os.pread(self.file, size, at)
+        if len(data) != size or zlib.crc32(data) != crc:
+            raise DamageError('the checksum of a picture is wrong')
+        return np.frombuffer(data, np.uint8)

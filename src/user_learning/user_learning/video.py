@@ -13,10 +13,10 @@ import contextlib
 from dataclasses import dataclass, field
 import os
 from pathlib import Path
+import shutil
 import threading
 
 from user_core import jpeg
-from user_core.errors import UserError
 from user_core.outcome import Boundary, Mode
 from user_learning.row import Picture, Row
 
@@ -28,6 +28,9 @@ MOST_BYTES = 256 << 20
 
 CLOSE_WITHIN_S = 4.0
 """Time for the videos that are not written yet when the run ends."""
+
+LEAST_FREE_BYTES = 32 << 20
+"""Room on the disk that is left to rows: with less, no video is written on."""
 
 CODECS = (('VP80', 'webm'), ('mp4v', 'mp4'))
 """Ways to write a video, the best one first, as four characters and the file's ending."""
@@ -96,7 +99,7 @@ class Videos:
             for k, picture in enumerate(rows[0]):
                 path = self.folder / f'{name}-{picture.name}'
                 write(path, [row[k] for row in rows], self.hz, self._late)
-        except (OSError, ValueError, UserError) as error:
+        except Exception as error:  # OpenCV has errors of its own; rows go on without a video
             self.tell(f'no video {name}: {error}')
 
 
@@ -122,9 +125,13 @@ def write(path: Path, pictures: list[Picture], hz: float, late: threading.Event)
             for picture in pictures:
                 if late.is_set():
                     raise OSError('the run ended first')
+                if shutil.disk_usage(part.parent).free < LEAST_FREE_BYTES:
+                    raise OSError('the disk is nearly full')
                 bgr = cv2.cvtColor(picture.pixels(), cv2.COLOR_RGB2BGR)
                 video.write(cv2.resize(bgr, size, interpolation=cv2.INTER_NEAREST))
             video.release()
+            if cv2.VideoCapture(str(part)).get(cv2.CAP_PROP_FRAME_COUNT) != len(pictures):
+                raise OSError('the disk took only a part of it')  # OpenCV does not say so
             return part.rename(path.with_name(f'{path.name}.{ending}'))
         finally:
             video.release()
