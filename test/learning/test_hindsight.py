@@ -190,11 +190,12 @@ def test_a_learner_with_pictures_trains_and_comes_back_bit_for_bit(
         more = episodes(range(20, 22), mode=Mode.TRAIN)
         store.write([replace(row, seq=len(rows) + k) for k, row in enumerate(more)])
     second = learner(config, tmp_path, announced)
+    assert second.state == 'RESTORING'
     before = {k: v.clone() for k, v in second.rlpd.actor.encoders.state_dict().items()}
     for one in (first, second):
         settle(one)
         assert one.rlpd.updates == 80
-        assert one.taught_rows == (20 if one.spec.taught else 0)
+        assert one.training.taught_rows == (20 if one.spec.taught else 0)
     state = second.rlpd.state_dict()
     assert all(torch.equal(v, state[k]) for k, v in first.rlpd.state_dict().items())
     after = second.rlpd.actor.encoders.state_dict()
@@ -233,7 +234,7 @@ def test_encoders_learn_anew_from_successes_and_every_row_is_encoded_anew(
         more = episodes(range(20, 23), mode=Mode.TRAIN)
         store.write([replace(row, seq=len(rows) + k) for k, row in enumerate(more)])
     settle(one)
-    assert (one.taught_rows, one.rows.train_rows, one.rows.demo_episodes) == (35, 35, 3)
+    assert (one.training.taught_rows, one.rows.train_rows, one.rows.demo_episodes) == (35, 35, 3)
     assert one.rlpd.updates == 20 + 2 * 35
     lesson = lesson_of(rows + more, one.spec, most=1000)
     with torch.no_grad():
@@ -246,8 +247,8 @@ def test_encoders_learn_anew_from_successes_and_every_row_is_encoded_anew(
     assert all(torch.equal(after[k], actor[k]) for k in sight)
     assert not any(torch.equal(after[k], before[k]) for k in sight)
     one._save()
-    again = learner(config, tmp_path, announced)
-    assert (again.taught_rows, again.rows.train_rows) == (35, 35)
+    again = settle(learner(config, tmp_path, announced))
+    assert (again.training.taught_rows, again.rows.train_rows) == (35, 35)
 
 
 def test_a_learner_that_was_saved_before_its_first_lesson_still_takes_it(
@@ -279,7 +280,7 @@ def test_a_stop_while_encoders_learn_anew_saves_those_that_act(
         rows = episodes(range(3)) + episodes(range(10, 14), mode=Mode.TRAIN)
         store.write([replace(row, seq=k) for k, row in enumerate(rows)])
         one = settle(learner(config, tmp_path, announced))
-        before = {k: v.clone() for k, v in one.rlpd.state_dict().items() if k != 'generator'}
+        before = {k: v.clone() for k, v in one.rlpd.state_dict().items()}
         more = episodes(range(20, 23), mode=Mode.TRAIN)
         store.write([replace(row, seq=len(rows) + k) for k, row in enumerate(more)])
     at, go_on = one.lessons, one._go_on
@@ -295,7 +296,8 @@ def test_a_stop_while_encoders_learn_anew_saves_those_that_act(
     again = learner(config, tmp_path, announced)
     state = again.rlpd.state_dict()
     assert all(torch.equal(v, state[k]) for k, v in before.items())
-    assert (again.taught_rows, again.rows.train_rows) == (20, 35)
+    again.training.restore(lambda: None)
+    assert (again.training.taught_rows, again.rows.train_rows) == (20, 35)
 
 
 def test_a_clone_that_was_cut_is_not_published(
@@ -310,7 +312,7 @@ def test_a_clone_that_was_cut_is_not_published(
     monkeypatch.setattr(one, '_go_on', lambda: (one.lessons == 3 and stop.set(), go_on())[1])
     run(one, stop)
     assert one.lessons == 4
-    assert one.clone is None
+    assert one.training.clone is None
     assert announced == []
 
 

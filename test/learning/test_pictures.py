@@ -22,7 +22,7 @@ from user_learning.row import Picture, Row
 from user_learning.rows import Rows
 from user_learning.sampler import Sampler
 from user_learning.store import Store
-from user_learning.tail import Tail, segments
+from user_learning.tail import Tail, pictures_path, segments
 from user_learning.window import Window
 
 
@@ -156,7 +156,7 @@ def test_a_place_in_the_store_holds_the_picture_s_bytes(tmp_path: Path) -> None:
             assert isinstance(picture, Picture)
             assert picture.place is not None
             number, begin = picture.place
-            data = (tmp_path / f'segment-{number:06d}.log').read_bytes()
+            data = pictures_path(tmp_path, number).read_bytes()
             assert data[begin : begin + picture.data.nbytes] == picture.data.tobytes()
 
 

@@ -164,3 +164,79 @@ def test_n_step_returns_never_hold_a_row_that_was_overwritten(
             assert window.returns[slot] == pytest.approx(total, rel=1e-5)
             assert window.discount[slot] == pytest.approx(discount, rel=1e-5)
             assert window.last[slot] == at
+
+
+def stream_of(rng: random.Random, again: float) -> list[Row]:
+    """Rows of several cells as they come: interleaved, late, lost, invalid, some of them twice."""
+    stream = []
+    for cell, number in itertools.product(range(rng.randint(1, 4)), range(rng.randint(1, 6))):
+        for step in range(rng.randint(1, 9)):
+            for _ in range(1 + (rng.random() < again)):
+                row = Row(
+                    'r',
+                    f'arm{cell}',
+                    number,
+                    step,
+                    state=np.array([rng.random(), number, step], np.float32),
+                    executed_action=np.full(1, rng.random(), np.float32),
+                    reward=rng.random(),
+                    terminated=rng.random() < 0.1,
+                    valid=rng.random() > 0.1,
+                )
+                stream.append((number * 9 + step + rng.uniform(0, 4), row))
+    return [row for _, row in sorted(stream, key=lambda x: x[0]) if rng.random() > 0.05]
+
+
+def drawn(window: Window) -> list[bytes]:
+    """Everything that a batch takes of each row that can be drawn, in order."""
+    slots = window.pick(np.arange(len(window)))
+    assert slots.tolist() == window.ready.tolist()
+    last = window.last[slots]
+    state = window.observation['state']
+    arrays = (state[slots], window.action[slots], window.returns[slots], state[last])
+    columns = (*arrays, window.discount[slots])
+    return [b''.join(c[k].tobytes() for c in columns) for k in range(len(slots))]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    capacity=st.integers(1, 40),
+    n_step=st.integers(1, 4),
+    again=st.sampled_from([0.0, 0.1]),
+)
+def test_what_is_drawn_follows_from_the_rows_in_the_window_alone(
+    seed: int, capacity: int, n_step: int, again: float
+) -> None:
+    """A window that saw a long history and one that is built from its survivors, which lie in
+    other slots, draw the same rows in the same order, now and after more rows.
+    """
+    rng = random.Random(seed)
+    stream = stream_of(rng, again)
+    cut = rng.randint(0, len(stream))
+    old, new = (Window(capacity, LAYOUT, 1, 0.9, n_step) for _ in range(2))
+    fill(old, stream[:cut])
+    fill(new, stream[max(0, cut - capacity) : cut])
+    assert drawn(new) == drawn(old)
+    for row in stream[cut:]:
+        fill(old, [row])
+        fill(new, [row])
+        assert drawn(new) == drawn(old)
+    assert len(old._episodes) == len({(r.cell, r.episode) for r in stream[-old.rows :]})
+
+
+def test_of_rows_of_the_same_step_the_newest_counts(episode: Build) -> None:
+    window = Window(100, LAYOUT, 2)
+    rows = episode(1, 3)
+    again = dataclasses.replace(rows[1], state=np.array([9, 1, 0], np.float32))
+    fill(window, [*rows, again])
+    assert pairs(window) == {(1, 0, 9, 1), (9, 1, 1, 2), (1, 2, 1, 3)}
+
+
+def test_rows_can_be_drawn_in_the_order_in_which_they_came(episode: Build) -> None:
+    """Not in the order in which the step after them came."""
+    window = Window(100, LAYOUT, 2)
+    a, b = episode(1, 3, cell='arm0'), episode(2, 3, cell='arm1')
+    fill(window, [a[0], b[0], b[1], a[1], a[2], b[2], b[3], a[3]])
+    came = window.observation['state'][window.ready, :2].tolist()
+    assert came == [[1, 0], [2, 0], [2, 1], [1, 1], [1, 2], [2, 2]]

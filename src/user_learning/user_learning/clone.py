@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from user_core.config import RunConfig
 from user_learning.augment import Shift
 from user_learning.networks import Actor
-from user_learning.rlpd import Batch
+from user_learning.rlpd import Batch, Rlpd, make_actor
+from user_learning.sampler import Sampler
 
 ACTION_LIMIT = 0.99
 """Demonstrated actions are brought inside +- this before atanh: at +-1 a tanh-Gaussian has no
@@ -56,3 +58,24 @@ def train_clone(
         optimizer.step()
         schedule.step()
     return loss.item()
+
+
+def clone_of(
+    config: RunConfig, rlpd: Rlpd, sample: Sampler, tell: Callable[[], object]
+) -> dict[str, Tensor]:
+    """Weights of an actor that was trained on every demonstration; without pictures it takes two
+    seconds or so. `tell` is called before each update.
+    """
+    updates = config.learner.clone_updates
+    generator = torch.Generator().manual_seed(config.seed)
+    actor = make_actor(rlpd.spec, config.policy.hidden, generator).to(rlpd.device)
+    if rlpd.spec.taught:
+        actor.adopt_sight(rlpd.actor)
+
+    def batches() -> Iterator[Batch]:
+        for batch in sample.batches(range(updates), demos_only=True):
+            tell()
+            yield batch.to(rlpd.device)
+
+    train_clone(actor, batches(), config.algorithm.lr, updates, rlpd.shift)
+    return {k: v.cpu() for k, v in actor.state_dict().items()}

@@ -4,20 +4,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+import contextlib
+import os
 from pathlib import Path
+
+from torch import Tensor
 
 from user_core.config import RunConfig
 from user_core.errors import UserError
 from user_core.footprint import Footprint
+from user_learning import tables
 from user_learning.hindsight import ENCODED_AT_ONCE, RowEncoder
 from user_learning.networks import Spec
 from user_learning.row import Label, Row
 from user_learning.rows import Rows
 from user_learning.sampler import Sampler
-from user_learning.tail import Place, Tail, segments
+from user_learning.tail import Place, Tail, pictures_path, segment_path, segments
 
 Tell = Callable[[], object]
+"""Called every `ENCODED_AT_ONCE` records; what it raises ends the reading."""
 
 
 def _nobody() -> None:
@@ -44,7 +50,7 @@ class Experience:
     def begin(self, encoder: RowEncoder | None) -> None:
         """Empties the window and goes back to the store's first row."""
         config, spec, algorithm = self.config, self.spec, self.config.algorithm
-        self.encoder, self.tail = encoder, Tail(self.store)
+        self.tail = Tail(self.store)
         self.rows = Rows(
             config.replay.window_rows,
             spec.input_n if encoder else spec.state_n,
@@ -59,32 +65,80 @@ class Experience:
         self.sample = Sampler(
             self.rows, algorithm.batch, algorithm.demo_fraction, config.seed, pin
         )
+        self.encoder = encoder
+        self.tail.pictures = encoder is not None if spec.taught else bool(spec.views)
 
     def read(self, until: Place | None = None, tell: Tell = _nobody) -> None:
-        """Takes new rows in, up to a place in the store, and calls `tell` now and then."""
+        """Takes new rows in, up to a place in the store."""
         new = _rows(self.tail.rows(until=until), tell)
         for row in self.encoder.encode(new, self.rows.refuse) if self.encoder else new:
             self.rows.add(row)
 
-    def read_again(self, place: Place, train_rows: int, tell: Tell = _nobody) -> None:
-        """Reads, from its beginning, a store that has given this many training rows up to `place`.
+    def encode_again(self, encoder: RowEncoder, tell: Tell = _nobody) -> None:
+        """Reads the rows of the window anew from the store, through another encoder."""
+        rows, place = self.rows, self.tail.place
+        self.begin(encoder)
+        for row in encoder.encode(self.held(rows, place, tell), self.rows.refuse):
+            self.rows.add(row)
+        self.tail.segment, self.tail.offset = place
+        self.rows.counted = rows.train_rows - self.rows.online.added
+        self.rows.refused, self.rows.last_refused = rows.refused, rows.last_refused
 
-        Those of segments that are gone count, too. Raises UserError: it ends before `place`.
+    def held(self, rows: Rows, place: Place, tell: Tell = _nobody) -> Iterator[Row]:
+        """Those of `rows` as the store has them, pictures and all; they lie before `place`. What
+        else it has, another learner may find deleted.
         """
-        self.read(place, tell)
-        if self.tail.place < place and segments(self.store)[-1:] <= [place[0]]:
-            raise UserError(
-                f'the store ends at byte {self.tail.offset} of segment {self.tail.segment} and has'
-                f' held more: byte {place[1]} of segment {place[0]}',
-                'a learner that goes on without its rows forgets what it knew',
-                'bring the store back, or start a new run',
-            )
-        self.rows.counted = train_rows - self.rows.online.added
-        self.read(tell=tell)
+        return (row for row in _rows(Tail(self.store).rows(until=place), tell) if row in rows)
 
-    def stored(self, tell: Tell = _nobody) -> Iterator[Row]:
-        """All rows that the store holds now, of every kind."""
-        return _rows(Tail(self.store).rows(), tell)
+    def restore(
+        self,
+        place: Place,
+        counts: Mapping[str, int],
+        tensors: Mapping[str, Tensor],
+        cells: list[str],
+    ) -> None:
+        """Fills the window as it was at a checkpoint's place. Raises UserError: a segment with
+        pictures of its rows is gone.
+        """
+        self.tail.segment, self.tail.offset = place
+        try:
+            tables.take_in(self.rows, tensors, cells)
+        except FileNotFoundError as error:
+            raise UserError(
+                'the store has lost pictures of rows to learn from',
+                str(error),
+                f'bring {self.store} back as it was, or start a new run',
+            ) from error
+        self.rows.demo_episodes = counts['demos']
+        self.rows.newest_version = counts['newest_version']
+        self.rows.counted = counts['train_rows'] - self.rows.online.added
+
+    def refuse_lost(self, place: Place) -> None:
+        """Compares the store's end with a place that a checkpoint names. Raises UserError: it is
+        before it.
+        """
+        newest = segments(self.store)[-1:]
+        end = (newest[0], segment_path(self.store, newest[0]).stat().st_size) if newest else (0, 0)
+        if end < place:
+            raise UserError(
+                f'the store ends at byte {end[1]} of segment {end[0]}, the checkpoint is of byte'
+                f' {place[1]} of segment {place[0]}',
+                'a learner that goes on without its rows forgets what it knew',
+                f'bring {self.store} back as it was, or start a new run',
+            )
+
+    def sync(self) -> None:
+        """Brings what was read to the disk, so that no checkpoint outlives rows that it counts.
+        Older segments were synced when they were closed. Raises OSError.
+        """
+        number = self.tail.segment
+        for path in (pictures_path(self.store, number), segment_path(self.store, number)):
+            with contextlib.suppress(FileNotFoundError):
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fdatasync(file)
+                finally:
+                    os.close(file)
 
 
 def _rows(records: Iterable[Row | Label], tell: Tell) -> Iterator[Row]:

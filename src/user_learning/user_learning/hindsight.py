@@ -134,12 +134,12 @@ def teach(
     shift: Shift,
     seed: int,
     again: bool = False,
-    go_on: Callable[[], bool] = lambda: True,
+    tell: Callable[[], object] = lambda: None,
 ) -> float:
     """Fits the actor's encoders and aim in place, ends their learning, returns the last loss.
 
     Adam with a step size that falls from 0.001 to zero on a cosine. Those who learn `again` take a
-    sixth of the updates and a third of the step. `go_on` is asked before each update.
+    sixth of the updates and a third of the step. `tell` is called before each update.
     """
     assert actor.encoders is not None
     assert actor.aim is not None
@@ -153,8 +153,7 @@ def teach(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
     loss = torch.zeros(())
     for _ in range(updates):
-        if not go_on():
-            break
+        tell()
         places = rng.integers(len(lesson), size=BATCH)
         pictures = stacked([lesson.pictures[place] for place in places], device)
         state, offset = (

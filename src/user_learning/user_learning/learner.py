@@ -8,8 +8,7 @@ Everything happens in `turn`, in one thread. Other threads read `numbers` (repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-import copy
+from collections.abc import Callable
 import math
 from pathlib import Path
 import threading
@@ -18,15 +17,12 @@ import time
 import torch
 from torch import Tensor
 
-from user_core.config import RunConfig, config_hash, weights_hash
+from user_core.config import RunConfig
 from user_core.errors import UserError
-from user_learning import checkpoint
-from user_learning.clone import train_clone
-from user_learning.experience import Experience
-from user_learning.hindsight import RowEncoder, lesson_of, teach
+from user_learning.gauges import Gauges
 from user_learning.networks import Spec
-from user_learning.rlpd import Batch, Rlpd, make_actor
 from user_learning.rows import Rows
+from user_learning.training import Training
 from user_learning.weights import Publisher, Version
 
 TURN_UPDATES = 8
@@ -35,12 +31,21 @@ TURN_UPDATES = 8
 IDLE_S = 0.01
 """Wait of a learner that owes no update."""
 
+SAVING_SHARE = 0.01
+"""Share of its time that a learner spends on checkpoints, at most: large ones become rarer."""
+
+
+class StoppedError(Exception):
+    """The learner was stopped within a turn; what it was about is not done."""
+
 
 class Learner:
     """One run's learner.
 
     `announce` is called with every published version, `curve` with (name, value, environment
-    steps) about twice a second; both from the learner's thread.
+    steps) about twice a second; both from the learner's thread. Networks come back from the newest
+    checkpoint, and are published, as it is built; rows in its first turn, while it is RESTORING.
+    `lost` says what could not come back.
     """
 
     def __init__(
@@ -59,29 +64,30 @@ class Learner:
                 'ask for demonstrations, or set algorithm.demo_fraction=0',
             )
         self.config, self.spec, self.publisher = config, spec, publisher
-        self.announce, self.curve = announce, curve
-        self.device = config.learner.device
-        self.experience = Experience(config, spec, folder / 'store')
-        self.checkpoints = folder / 'checkpoints'
-        self.rlpd = Rlpd(config.algorithm, spec, config.policy.hidden, config.seed, self.device)
-        self.lessons = self.taught_rows = self._owed_lessons = 0
-        self.clone: dict[str, Tensor] | None = None
-        self.state, self.reason = 'WAIT_DEMOS', ''
+        self.announce = announce
+        self.training = Training(config, spec, folder)
+        self.rlpd, self.experience = self.training.rlpd, self.training.experience
+        self.gauges = Gauges(curve)
+        self.lessons = self._owed_lessons = 0
+        self.state, self.reason, self.lost = 'WAIT_DEMOS', '', ''
         self._save_asked, self._save_done = threading.Event(), threading.Event()
         self._saved: Path | None = None
-        self.numbers: dict[str, float] = {}
-        self._sums: dict[str, tuple[float, int]] = {}
+        self._faults: dict[str, str] = {}
         self._published_updates = -1
-        now = time.monotonic()
-        self._published_at = self._saved_at = self._told_at = now
-        self._told_updates = 0
+        self._published_at = self._save_at = time.monotonic()
         self._stop = threading.Event()
-        self._restore()
+        if self.training.saved is not None:
+            self._come_back(self.training.saved.lost)
 
     @property
     def rows(self) -> Rows:
         """The window."""
         return self.experience.rows
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The newest numbers; replaced whole."""
+        return self.gauges.numbers
 
     # ------------------------------------------------------------------ the loop
 
@@ -108,7 +114,7 @@ class Learner:
         An error that ends the training is a state, HALTED, with its reason: the run reads it and
         ends.
         """
-        if self.state == 'HALTED':
+        if self.state in ('HALTED', 'STOPPED'):
             return 1.0
         try:
             wait = self._turn()
@@ -118,45 +124,52 @@ class Learner:
                 self._save_done.set()
         except UserError as error:
             self.state, self.reason, wait = 'HALTED', str(error), 1.0
+        except StoppedError:
+            self.state, self.reason, wait = 'STOPPED', '', 1.0
         self._tell()
         return wait
 
     def _turn(self) -> float:
-        learner, rlpd = self.config.learner, self.rlpd
+        learner, rlpd, training = self.config.learner, self.rlpd, self.training
+        if training.saved is not None:
+            self._restore()
         self.experience.read()
-        if self.rows.demo_episodes < self.config.budget.demos:
+        rows, wanted = self.rows, self.config.budget.demos
+        if rows.demo_episodes < wanted:
             self.state = 'WAIT_DEMOS'
-            self.reason = f'{self.rows.demo_episodes} of {self.config.budget.demos} demonstrations'
+            self.reason = f'has {rows.demo_episodes} of {wanted} demonstrations (budget.demos)'
             return 5 * IDLE_S
         if self.spec.taught and self.experience.encoder is None:
             self.state, self.reason = 'WARMUP', 'the encoders learn where demonstrations ended'
             self._teach()
             return 0.0
         every = learner.hindsight_every
-        due = every is not None and self.rows.train_rows >= self.taught_rows + every
+        due = every is not None and rows.train_rows >= training.taught_rows + every
         if self.spec.taught and due:
             self.reason = 'the encoders learn where successes ended'
             self._teach()
             return 0.0
-        if self.clone is None and learner.clone_updates and self.config.budget.demos:
+        if training.clone is None and learner.clone_updates and wanted:
             self.state, self.reason = 'WARMUP', 'cloning the demonstrations'
             self._tell(now=True)
-            self._clone()
+            self._publish_clone(training.imitate(self._go_on))
         owed = self.allowed() - rlpd.updates
         if owed <= 0:
             if rlpd.updates >= learner.warmup_updates:
-                self.state, self.reason = 'IDLE', 'the update budget is used until new rows come'
+                self.state, self.reason = 'IDLE', self._look_at() or self._waits_for()
                 self._publish(first=self._published_updates < 0)
                 self._save_if_due()
             return IDLE_S
         warm = rlpd.updates >= learner.warmup_updates
         self.state, self.reason = (
-            ('TRAINING', self._alarm()) if warm else ('WARMUP', 'updates on demonstrations alone')
+            ('TRAINING', self._look_at())
+            if warm
+            else ('WARMUP', 'updates on demonstrations alone')
         )
         until = TURN_UPDATES if warm else min(TURN_UPDATES, learner.warmup_updates - rlpd.updates)
         turn = range(rlpd.updates + 1, rlpd.updates + 1 + int(min(owed, until)))
         for batch in self.experience.sample.batches(turn, demos_only=not warm):
-            self._gather(rlpd.update(batch.to(self.device), self.rows.train_rows, not warm))
+            self.gauges.gather(rlpd.update(batch.to(rlpd.device), rows.train_rows, not warm))
         if rlpd.updates >= learner.warmup_updates:
             first = self._published_updates < 0
             self._publish(first)
@@ -165,15 +178,22 @@ class Learner:
             self._save_if_due()
         return 0.0
 
-    def _alarm(self) -> str:
+    def _look_at(self) -> str:
         """What a person should look at although training goes on."""
+        said = [self.lost, *self._faults.values()]
         if self.rlpd.alpha >= 0.999 * self.config.algorithm.alpha_max:
-            return (
+            said.append(
                 'the temperature is at algorithm.alpha_max: the target entropy may be out of reach'
             )
         if self.rows.last_refused:
-            return f'{self.rows.refused} rows were left out; {self.rows.last_refused}'
-        return ''
+            said.append(f'{self.rows.refused} rows were left out; {self.rows.last_refused}')
+        return '; '.join(filter(None, said))
+
+    def _waits_for(self) -> str:
+        rows, start = self.rows.train_rows, self.config.learner.start_rows
+        if rows < start:
+            return f'has {rows} of {start} training steps (learner.start_rows)'
+        return 'the update budget is used until new rows come'
 
     def allowed(self) -> float:
         """Updates that the rows so far pay for: the learner neither starves nor over-trains in a
@@ -182,71 +202,37 @@ class Learner:
         allowed = warmup_updates + utd * train_rows, of which only the warm-up before `start_rows`
         rows.
         """
-        learner, utd = self.config.learner, self.config.algorithm.utd
-        if self.rows.train_rows < max(learner.start_rows, 1):
+        learner, utd, rows = self.config.learner, self.config.algorithm.utd, self.rows.train_rows
+        if rows < max(learner.start_rows, 1):
             return learner.warmup_updates
-        return (
-            math.inf
-            if utd is None
-            else learner.warmup_updates + math.floor(utd * self.rows.train_rows)
-        )
+        return math.inf if utd is None else learner.warmup_updates + math.floor(utd * rows)
 
     # ------------------------------------------------------------------ its parts
 
-    def _go_on(self) -> bool:
-        """Asked before each step of teaching, encoding and cloning, which take long; tells."""
+    def _go_on(self) -> None:
+        """Called before each step of teaching, encoding and cloning, which take long; tells.
+
+        Raises StoppedError.
+        """
         self.lessons += 1
         self._tell()
-        return not self._stop.is_set()
+        if self._stop.is_set():
+            raise StoppedError
 
     def _teach(self) -> None:
-        """Lets successes teach the encoders, then encodes every row."""
-        rlpd, learner, experience = self.rlpd, self.config.learner, self.experience
-        place, train_rows = experience.tail.place, self.rows.train_rows
-        # In lockstep nobody shall act meanwhile: the weights grow old, and no new row is read.
-        self._owed_lessons = learner.max_backlog_updates + 1
+        """In lockstep nobody shall act meanwhile: the weights grow old, and no new row is read. A
+        stop leaves the checkpoint that was written before.
+        """
+        self._owed_lessons = self.config.learner.max_backlog_updates + 1
         self._tell(now=True)
-        again = experience.encoder is not None
-        pupil = copy.deepcopy(rlpd.actor)
-        teach(
-            pupil,
-            lesson_of(experience.stored(self._go_on), self.spec, learner.hindsight_rows),
-            learner.hindsight_updates,
-            rlpd.shift,
-            self.config.seed + train_rows,
-            again=again,
-            go_on=self._go_on,
-        )
-        if self._stop.is_set():
-            return
-        if again:
-            self._save()  # a stop may not wait until every row is encoded
-        rlpd.actor.adopt_sight(pupil)
-        rlpd.average.adopt_sight(pupil)
-        self.taught_rows = train_rows
-        experience.begin(RowEncoder(rlpd.actor, self.spec, self.device))
-        experience.read_again(place, train_rows, self._go_on)
+        if self.experience.encoder is not None:
+            self._save()
+        self.training.teach(self._go_on)
         self._owed_lessons = 0
 
-    def _clone(self) -> None:
-        """Trains the baseline on every demonstration, once; without pictures two seconds or so."""
-        updates, algorithm = self.config.learner.clone_updates, self.config.algorithm
-        generator = torch.Generator().manual_seed(self.config.seed)
-        actor = make_actor(self.spec, self.config.policy.hidden, generator).to(self.device)
-        if self.spec.taught:
-            actor.adopt_sight(self.rlpd.actor)
-
-        def batches() -> Iterator[Batch]:
-            for batch in self.experience.sample.batches(range(updates), demos_only=True):
-                if not self._go_on():
-                    return
-                yield batch.to(self.device)
-
-        train_clone(actor, batches(), algorithm.lr, updates, self.rlpd.shift)
-        if self._stop.is_set():
-            return
-        self.clone = {k: v.cpu() for k, v in actor.state_dict().items()}
-        self.announce(self.publisher.publish('clone', self.clone, updates, 0))
+    def _publish_clone(self, weights: dict[str, Tensor]) -> None:
+        updates = self.config.learner.clone_updates
+        self.announce(self.publisher.publish('clone', weights, updates, 0))
 
     def _publish(self, first: bool) -> None:
         """Publishes the actor when it changed, is due and no bad update is pending."""
@@ -263,131 +249,70 @@ class Learner:
                 'restart from an older checkpoint',
             )
         try:
-            version = self.publisher.publish('actor', tensors, rlpd.updates, self.rows.train_rows)
+            version = self.publisher.publish(
+                'actor', tensors, rlpd.updates, self.training.env_steps
+            )
         except OSError as error:
-            self.reason = f'weights could not be written: {error.strerror}'
+            self._faults['publish'] = f'weights could not be written: {error.strerror}'
             return
+        self._faults.pop('publish', None)
         self._published_updates, self._published_at = rlpd.updates, now
         self.announce(version)
 
     def _save_if_due(self) -> None:
-        if time.monotonic() - self._saved_at >= self.config.learner.checkpoint_every_s:
+        if time.monotonic() >= self._save_at:
             self._save()
 
     def _save(self) -> None:
-        tensors = {k: v.cpu() for k, v in self.rlpd.state_dict().items()}
-        if self.clone is not None:
-            tensors |= {f'clone.{k}': v for k, v in self.clone.items()}
-        progress: dict[str, int | float | str] = {
-            'updates': self.rlpd.updates,
-            'train_rows': self.rows.train_rows,
-            'taught': self.experience.encoder is not None,
-            'taught_rows': self.taught_rows,
-            'segment': self.experience.tail.segment,
-            'offset': self.experience.tail.offset,
-            'version': self.publisher.version,
-            'config_hash': config_hash(self.config),
-            'weights_hash': weights_hash(self.config),
-        }
-        self._saved_at = time.monotonic()
+        begun = time.monotonic()
         try:
-            self._saved = checkpoint.save(self.checkpoints, tensors, progress)
+            self._saved = self.training.save()
+            self._faults.pop('save', None)
         except OSError as error:
             self._saved = None
-            self.reason = f'no checkpoint could be written: {error.strerror}'
+            self._faults['save'] = f'no checkpoint could be written: {error.strerror}'
+        now = time.monotonic()
+        every = self.config.learner.checkpoint_every_s
+        self._save_at = now + max(every, (now - begun) / SAVING_SHARE)
 
-    def _restore(self) -> None:
-        """Goes on from the newest checkpoint and the whole store; counters continue, versions only
-        grow.
-        """
-        loaded = checkpoint.load(self.checkpoints, config_hash(self.config))
-        if loaded is None:
-            self.experience.read()
-            return
-        tensors, progress = loaded
-        clone = {
-            k.removeprefix('clone.'): tensors.pop(k)
-            for k in list(tensors)
-            if k.startswith('clone.')
-        }
-        self.rlpd.load_state_dict(tensors)
-        if progress['taught']:
-            self.experience.begin(RowEncoder(self.rlpd.actor, self.spec, self.device))
-            self.taught_rows = int(progress['taught_rows'])
-        place = progress['segment'], progress['offset']
-        self.experience.read_again(place, progress['train_rows'])
-        self._told_updates = self.rlpd.updates
-        if clone:
-            self.clone = clone
-            self.announce(
-                self.publisher.publish('clone', clone, self.config.learner.clone_updates, 0)
-            )
+    def _come_back(self, lost: str) -> None:
+        """Publishes what a checkpoint brought back; counters continue, versions only grow."""
+        self.lost, self.gauges.updates = lost, self.rlpd.updates
+        self.state, self.reason = 'RESTORING', lost or 'rows come back from its checkpoint'
+        if self.training.clone is not None:
+            self._publish_clone(self.training.clone)
         if self.rlpd.updates >= self.config.learner.warmup_updates:
             self._publish(first=True)
 
-    # ------------------------------------------------------------------ telling
+    def _restore(self) -> None:
+        def tell() -> None:
+            self.reason = f'has read {self.experience.tail.records} rows that came since'
+            self._go_on()
 
-    def _gather(self, numbers: dict[str, float]) -> None:
-        for name, value in numbers.items():
-            total, n = self._sums.get(name, (0.0, 0))
-            self._sums[name] = (total + value, n + 1)
+        self.training.restore(tell)
 
     def _tell(self, now: bool = False) -> None:
         """Twice a second: `numbers` for people and the run, and curves of what was trained."""
-        time_s = time.monotonic()
-        since = time_s - self._told_at
-        if since < 0.5 and not now:
+        if not now and not self.gauges.due:
             return
-        rlpd, rows = self.rlpd, self.rows
-        allowed = self.allowed()
+        rlpd, rows, env_steps = self.rlpd, self.rows, self.training.env_steps
         trained = max(rlpd.updates - self.config.learner.warmup_updates, 0)
-        means = {name: total / n for name, (total, n) in self._sums.items()}
-        kept = {
-            k: v
-            for k, v in self.numbers.items()
-            if k in ('q', 'critic_loss', 'actor_loss', 'entropy', 'alpha')
-        }
+        owed = self.allowed() - rlpd.updates
         newest = self.publisher.newest.get('actor')
-        self.numbers = {
-            'alpha': self.rlpd.alpha,
-            **kept,
-            **means,
-            'updates': float(rlpd.updates),
-            'lessons': float(self.lessons),
-            'bad_updates': float(rlpd.bad_updates),
-            'env_steps': float(rows.train_rows),
-            'demos': float(rows.demo_episodes),
-            'demos_rows': float(rows.demos.added),
-            'online_rows': float(len(rows.online)),
-            'refused_rows': float(rows.refused),
-            'utd': trained / rows.train_rows if rows.train_rows else 0.0,
-            'backlog': self._owed_lessons
-            + (max(allowed - rlpd.updates, 0.0) if math.isfinite(allowed) else 0.0),
-            'version': float(newest.version if newest else 0),
-            'policy_lag': float(
-                newest.version - rows.newest_version if newest and rows.newest_version else 0
-            ),
-            'updates_per_s': (rlpd.updates - self._told_updates) / since if since > 0 else 0.0,
+        lag = newest.version - rows.newest_version if newest and rows.newest_version else 0
+        counts = {
+            'alpha': rlpd.alpha,
+            'updates': rlpd.updates,
+            'lessons': self.lessons,
+            'bad_updates': rlpd.bad_updates,
+            'env_steps': env_steps,
+            'demos': self.training.demos,
+            'demos_rows': rows.demos.added,
+            'online_rows': len(rows.online),
+            'refused_rows': rows.refused,
+            'utd': trained / env_steps if env_steps else 0.0,
+            'backlog': self._owed_lessons + (max(owed, 0.0) if math.isfinite(owed) else 0.0),
+            'version': newest.version if newest else 0,
+            'policy_lag': lag,
         }
-        self._told_at, self._told_updates, self._sums = time_s, rlpd.updates, {}
-        if means:
-            for name, key in CURVES.items():
-                if key in self.numbers:
-                    self.curve(name, self.numbers[key], rows.train_rows)
-
-
-CURVES = {
-    'losses/critic': 'critic_loss',
-    'losses/actor': 'actor_loss',
-    'q/mean': 'q',
-    'policy/entropy': 'entropy',
-    'policy/alpha': 'alpha',
-    'learner/utd': 'utd',
-    'learner/updates_per_s': 'updates_per_s',
-    'learner/backlog': 'backlog',
-    'learner/policy_lag': 'policy_lag',
-    'learner/version': 'version',
-    'buffer/online': 'online_rows',
-    'buffer/demos': 'demos_rows',
-}
-"""TensorBoard names of the learner (docs/tensorboard.md) and the numbers behind them."""
+        self.gauges.tell({name: float(value) for name, value in counts.items()})

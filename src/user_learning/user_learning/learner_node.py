@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from functools import partial
 import threading
+import time
 
 from rclpy.publisher import Publisher as RosPublisher
 from std_srvs.srv import Trigger
 import torch
-from torch.utils.tensorboard import SummaryWriter
 from user_msgs.srv import FetchWeights
 
 from user_core import topics
 from user_core.config import weights_hash
+from user_core.curves import Curves
 from user_core.errors import UserError
 from user_core.footprint import Footprint
 from user_core.messages import octets
@@ -24,7 +25,7 @@ from user_core.node import Shell, run_node
 from user_learning.learner import Learner
 from user_learning.row_message import weights_msg
 from user_learning.spec import spec_of
-from user_learning.weights import Publisher, Version, byte_range, shared_folder
+from user_learning.weights import Publisher, Version, shared_folder
 
 MAX_RANGE = 256 << 10
 """Largest byte range of one answer: a message stays far below what DDS fragments badly."""
@@ -43,7 +44,7 @@ class LearnerNode:
         spec = spec_of(config)
         shell.get_logger().info(Footprint.of(config, spec.input_n).text)
         self.announcers: dict[str, RosPublisher] = {}
-        self.curves = SummaryWriter(str(shell.folder / 'tensorboard' / 'learner'), flush_secs=10)
+        self.curves = Curves(shell.folder / 'tensorboard' / 'learner')
         self.publisher = Publisher(
             shared_folder(shell.run, shell.folder),
             shell.folder / 'learner' / 'versions.json',
@@ -56,14 +57,18 @@ class LearnerNode:
             shell.folder,
             self.publisher,
             lambda version: shell.call_soon(partial(self.announce, version)),
-            self.curves.add_scalar,
+            self.curves.point,
         )
+        if self.learner.lost:
+            shell.get_logger().warning(self.learner.lost)
         self.last = ''
+        self.told, self.told_at = self.learner.numbers, time.monotonic()
         name, kind = topics.name('snapshot'), topics.interface('snapshot')
         shell.create_service(kind, name, self.on_snapshot)
         shell.create_service(
-            topics.interface('fetch_weights'), topics.name('fetch_weights'), self.on_fetch
-        )
+            topics.interface('fetch_weights'), topics.of_run('fetch_weights', shell.run),
+            self.on_fetch, qos_profile=topics.FETCH_WEIGHTS,
+        )  # fmt: skip
         shell.create_timer(0.5, self.tell)
         self.stop = threading.Event()
         self.thread = threading.Thread(target=self.train, name='learner', daemon=True)
@@ -84,6 +89,9 @@ class LearnerNode:
 
     def on_snapshot(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
         """Checkpoint now; answers when it is on disk."""
+        if self.learner.state == 'RESTORING':
+            response.message = f'the learner is being restored: {self.learner.reason}'
+            return response
         path = self.learner.snapshot(timeout_s=10.0)
         response.success = path is not None
         response.message = str(path or self.learner.reason or 'the learner is busy')
@@ -93,19 +101,15 @@ class LearnerNode:
         self, request: FetchWeights.Request, response: FetchWeights.Response
     ) -> FetchWeights.Response:
         """A byte range of a version, for policies on other machines."""
-        version = self.publisher.find(request.policy, request.version)
         try:
-            data = byte_range(version, request.offset, min(request.length, MAX_RANGE))
+            version, data = self.publisher.part(
+                request.policy, request.version, request.offset, min(request.length, MAX_RANGE)
+            )
         except UserError as error:
             response.error = str(error)
             return response
-        assert version is not None
-        response.version, response.size, response.sha256 = (
-            version.version,
-            version.size,
-            version.sha256,
-        )
-        response.data = octets(data)
+        response.version, response.size = version.version, version.size
+        response.sha256, response.data = version.sha256, octets(data)
         return response
 
     def tell(self) -> None:
@@ -114,7 +118,10 @@ class LearnerNode:
         if learner.state != self.last and learner.state != 'IDLE':
             self.last = learner.state
             self.shell.get_logger().info(f'{learner.state}: {learner.reason}'.rstrip(': '))
-        self.shell.metrics(learner.state, learner.reason, **learner.numbers)
+        if learner.numbers is not self.told:  # replaced by the training thread: it gets on
+            self.told, self.told_at = learner.numbers, time.monotonic()
+        quiet_s = time.monotonic() - self.told_at
+        self.shell.metrics(learner.state, learner.reason, **self.told, quiet_s=quiet_s)
 
     def close(self) -> None:
         """Saves, then takes the exchange folder away: chosen versions live in the run's

@@ -326,7 +326,10 @@ class Rlpd:
             ) from error
         with torch.no_grad():
             self.log_alpha.copy_(state['log_alpha'])
-        self.generator.set_state(state['generator'])
+        if state['generator'].shape == self.generator.get_state().shape:
+            self.generator.set_state(state['generator'])
+        else:  # another kind of device draws other numbers
+            self.generator.manual_seed(self.generator.initial_seed() + int(state['updates'][0]))
         self.updates, self.bad_updates, self.bad_updates_in_a_row = state['updates'].tolist()
         for name, optimizer in self.optimizers.items():
             moments: dict[int, dict[str, Tensor]] = {}

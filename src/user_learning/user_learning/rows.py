@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+import math
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,22 @@ class Rows:
         """
         return self.counted + self.online.added
 
+    @property
+    def begun(self) -> list[Row]:
+        """Rows of demonstrations that have not ended."""
+        return [row for steps in self._open.values() for row, _ in steps]
+
+    def __contains__(self, row: Row) -> bool:
+        if row.mode == Mode.TRAIN:
+            return row in self.online
+        return row.mode == Mode.DEMO and (
+            row in self.demos or (row.cell, row.episode) in self._open
+        )
+
+    def begin(self, row: Row) -> None:
+        """Takes back in one of `begun`; its pictures are left in the store."""
+        self._open.setdefault((row.cell, row.episode), []).append((row, {}))
+
     def add(self, row: Row) -> None:
         """Takes one row of the store in, in the store's order.
 
@@ -121,9 +138,12 @@ class Rows:
             raise ValueError(
                 f'its action has {row.executed_action.size} values, the task has {self.action_n}'
             )
-        if not np.isfinite(row.state).all() or (
-            acts and not np.isfinite(row.executed_action).all()
-        ):
+        if not _finite(row.state) or (acts and not _finite(row.executed_action)):
             raise ValueError('it holds a value that is not finite')
-        if not np.isfinite(row.reward):
+        if not math.isfinite(row.reward):
             raise ValueError('its reward is not finite')
+
+
+def _finite(values: np.ndarray) -> bool:
+    # The first look is quick, and wrong only about values whose squares are too large.
+    return math.isfinite(values.dot(values)) or bool(np.isfinite(values).all())

@@ -122,7 +122,7 @@ class _Sheet:
         if part.start == part.stop:
             return
         state_out, action_out, reward_out, discount_out, next_out = (a[part] for a in self._arrays)
-        slots = window.ready[(chance[part] * len(window)).astype(np.int64)]
+        slots = window.pick((chance[part] * len(window)).astype(np.int64))
         last = window.last[slots]
         state = window.observation['state']
         np.take(state, slots, axis=0, out=state_out, mode='clip')
