@@ -3,7 +3,8 @@
 """Two rooms: network namespaces of this machine with a lossy, slow link between them.
 
 The kernel's own emulator is not everywhere, so a process carries every Ethernet frame from one
-room's TAP device to the other's, and drops and delays them by a seeded dice.
+room's TAP device to the other's, drops and delays them by a seeded dice, and lets only so many
+bytes a second through.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ ROOMS = ('left', 'right')
 CLONE_NEWNET = 0x40000000
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 MTU = 1500
+QUEUE_S = 0.5
+"""A frame that would wait longer before a narrow link is dropped, as a router does."""
 
 
 def missing() -> str:
@@ -48,12 +51,15 @@ class Rooms:
         loss: share of frames that are dropped, each way.
         delay_s: time that every frame takes.
         seed: of the dice.
+        rate: bytes a second that pass each way, 0: any.
     """
 
-    def __init__(self, loss: float = 0.0, delay_s: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, loss: float = 0.0, delay_s: float = 0.0, seed: int = 0, rate: float = 0.0
+    ) -> None:
         self.names = {room: f'user-{os.getpid()}-{room}' for room in ROOMS}
         self._link = [sys.executable, __file__, *self.names.values()]
-        self._link += [str(loss), str(delay_s), str(seed)]
+        self._link += [str(loss), str(delay_s), str(seed), str(rate)]
         self._process: subprocess.Popen | None = None
 
     def __enter__(self) -> Rooms:
@@ -89,21 +95,24 @@ class Rooms:
         return subprocess.Popen(words, **options)  # type: ignore[call-overload]
 
 
-def carry(left: str, right: str, loss: float, delay_s: float, seed: int) -> None:
+def carry(left: str, right: str, loss: float, delay_s: float, seed: int, rate: float) -> None:
     """Carries frames between the namespaces' devices until it is killed."""
     dice = random.Random(seed)
     ends = [_device(name) for name in (left, right)]
     other = dict(zip(ends, reversed(ends), strict=True))
     due: list[tuple[float, int, int, bytes]] = []
+    clear = dict.fromkeys(ends, 0.0)
     number = 0
     print('up', flush=True)
     while True:
         wait = max(due[0][0] - time.monotonic(), 0.0) if due else None
         for end in select.select(ends, [], [], wait)[0]:
-            frame = os.read(end, 65536)
-            if dice.random() >= loss:
-                number += 1
-                heapq.heappush(due, (time.monotonic() + delay_s, number, other[end], frame))
+            frame, now = os.read(end, 65536), time.monotonic()
+            if dice.random() < loss or clear[end] - now > QUEUE_S:
+                continue
+            number += 1
+            clear[end] = max(clear[end], now) + (len(frame) / rate if rate else 0.0)
+            heapq.heappush(due, (clear[end] + delay_s, number, other[end], frame))
         while due and due[0][0] <= time.monotonic():
             _, _, end, frame = heapq.heappop(due)
             os.write(end, frame)
@@ -125,4 +134,5 @@ def _run(*words: str) -> None:
 
 
 if __name__ == '__main__':
-    carry(sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4]), int(sys.argv[5]))
+    LOSS, DELAY_S, SEED, RATE = sys.argv[3:]
+    carry(sys.argv[1], sys.argv[2], float(LOSS), float(DELAY_S), int(SEED), float(RATE))

@@ -378,7 +378,12 @@ def test_a_policy_on_another_machine_fetches_ranges_and_snapshot_answers_when_it
     side.until(lambda: side.newest() is not None, what='weights')
     weights = side.newest()
     assert weights is not None
-    client = side.node.create_client(FetchWeights, '/learning/fetch_weights')
+    client = side.node.create_client(
+        FetchWeights,
+        topics.of_run('fetch_weights', RUN),
+        qos_profile=topics.FETCH_WEIGHTS,
+    )
+    side.until(client.service_is_ready, what='the service')
     data = b''
     while len(data) < weights.size:
         future = client.call_async(

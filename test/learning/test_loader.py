@@ -15,10 +15,11 @@ import pytest
 import torch
 
 from user_core.outcome import Mode
+from user_learning.fetcher import Fetched
 from user_learning.loader import Loader
 from user_learning.networks import Actor, Spec
 from user_learning.policy import Answer, Policy, Question
-from user_learning.weights import Publisher, Version
+from user_learning.weights import BadWeightsError, Publisher, Version
 
 STATE = np.array([0.3, 1.2, -4.0], np.float32)
 
@@ -32,7 +33,7 @@ def until(true: Callable[[], object], seconds: float = 30.0) -> None:
 
 class Line:
     """A learner's published versions and the line to a policy on another machine, which can be
-    held up.
+    held up (`free`) and cut (`cut`).
     """
 
     def __init__(self, folder: Path, spec: Spec) -> None:
@@ -41,11 +42,17 @@ class Line:
         self.versions: dict[int, Version] = {}
         self.fetched: list[int] = []
         self.loaded: list[int] = []
+        self.failed: list[str] = []
+        self.cut = ''
         self.free = threading.Event()
         self.free.set()
         self.policy = Policy(spec, (8,), seed=0)
         self.loader = Loader(
-            self.policy, 'abcd', self.fetch, lambda: self.loaded.append(self.newest())
+            self.policy,
+            'abcd',
+            self.fetch,
+            loaded=lambda: self.loaded.append(self.newest()),
+            failed=lambda: self.failed.append(self.loader.reason),
         )
 
     def publish(self) -> Version:
@@ -57,10 +64,19 @@ class Line:
         self.versions[version.version] = version
         return version
 
-    def fetch(self, policy: str, number: int) -> tuple[bytes, str]:
+    def fetch(self, policy: str, number: int, newer_than: int) -> Fetched | None:
+        if self.cut:
+            raise BadWeightsError(self.cut)
+        number = number or max(self.versions, default=0)
+        if not number:
+            raise BadWeightsError('the learner has published no actor yet')
+        if number <= newer_than:
+            return None
         self.fetched.append(number)
         assert self.free.wait(30)
-        return self.versions[number].path.read_bytes(), self.versions[number].sha256
+        return Fetched(
+            number, self.versions[number].path.read_bytes(), self.versions[number].sha256
+        )
 
     def newest(self) -> int:
         return self.policy.newest('actor')
@@ -87,7 +103,7 @@ def test_a_policy_that_is_slow_to_load_skips_from_the_first_to_the_last_of_a_hun
     until(lambda: line.fetched == [1])
     for _ in range(99):
         line.loader.announce(line.publish(), 'far')
-        assert len(line.loader._mail) <= 1
+        assert len(line.loader._jobs) <= 1
     line.free.set()
     until(lambda: line.newest() == 100)
     assert line.fetched == [1, 100]
@@ -98,12 +114,14 @@ def test_a_policy_that_is_slow_to_load_skips_from_the_first_to_the_last_of_a_hun
 
 def test_an_announcement_that_comes_late_is_forgotten(line: Line) -> None:
     first, second, third = (line.publish() for _ in range(3))
-    line.loader.announce(second, 'far')
+    line.loader.announce(second, '')
     until(lambda: line.newest() == 2)
-    line.loader.announce(first, 'far')
-    line.loader.announce(third, 'far')
+    line.loader.announce(first, '')
+    assert line.loader.announced == {'actor': 2}
+    assert not line.loader._jobs
+    line.loader.announce(third, '')
     until(lambda: line.newest() == 3)
-    assert line.fetched == [2, 3]
+    assert line.loaded == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -122,10 +140,13 @@ def test_bytes_that_are_not_the_published_ones_are_never_acted_with(
     until(lambda: line.newest() == 1)
     bad, good = line.publish(), line.publish()
     bad.path.write_bytes(change(bad.path.read_bytes()))
+    del line.versions[3]
     line.loader.announce(bad, '')
-    until(lambda: line.loader.reason)
-    assert word in line.loader.reason
-    assert 'version 2' in line.loader.reason
+    until(lambda: len(line.failed) >= 2)  # the learner sends the same
+    assert line.fetched[:1] == [2]
+    for reason in line.failed:
+        assert word in reason
+        assert 'version 2' in reason
     assert line.acts().version == 1
     line.loader.announce(good, '')
     until(lambda: line.newest() == 3)
@@ -133,12 +154,89 @@ def test_bytes_that_are_not_the_published_ones_are_never_acted_with(
     assert line.loader.reason == ''
 
 
+def test_a_file_that_was_damaged_here_is_fetched_anew_at_once(line: Line, tmp_path: Path) -> None:
+    version = line.publish()
+    damaged = tmp_path / 'damaged'
+    damaged.write_bytes(version.path.read_bytes()[:-1] + b'\x07')
+    line.loader.announce(replace(version, path=damaged), '')
+    until(lambda: line.newest() == 1)
+    assert line.fetched == [1]
+    assert len(line.failed) == 1
+    assert 'content hash' in line.failed[0]
+    assert line.loader.reason == ''
+    assert line.loader.failures == 1
+
+
+def test_a_version_that_went_away_while_it_was_fetched_gives_way_to_the_newest_at_once(
+    line: Line,
+) -> None:
+    first = line.publish()
+    line.free.clear()
+    line.loader.announce(first, 'far')
+    until(lambda: line.fetched == [1])
+    first.path.unlink()
+    del line.versions[1]
+    line.publish()  # its announcement is lost
+    line.free.set()
+    until(lambda: line.newest() == 2)
+    assert line.fetched == [1, 2]
+
+
+def test_a_policy_that_hears_no_announcement_asks_until_there_are_weights(line: Line) -> None:
+    line.cut = 'the learner is not there'
+    line.loader.ask('actor')
+    until(lambda: len(line.failed) >= 2)
+    assert line.loader.reason == line.cut
+    line.cut = ''
+    until(lambda: 'published no actor' in line.loader.reason)
+    line.publish()
+    until(lambda: line.newest() == 1)
+    assert line.loader.announced == {'actor': 1}
+    assert line.loader.reason == ''
+    assert line.loader.failures == 0
+    assert not line.loader._jobs
+
+
+def test_a_line_that_was_cut_is_tried_until_the_announced_version_is_there(line: Line) -> None:
+    line.cut = 'the learner does not answer'
+    line.loader.announce(line.publish(), 'far')
+    until(lambda: len(line.failed) >= 3)
+    assert line.loader.reason == 'actor version 1 was not loaded: the learner does not answer'
+    line.cut = ''
+    until(lambda: line.newest() == 1)
+
+
+def test_a_forged_announcement_of_a_far_version_does_not_hide_the_learner_s_own(
+    line: Line, tmp_path: Path
+) -> None:
+    """The learner says which version is its newest, so that the lag is measured against it."""
+    version = line.publish()
+    forged = tmp_path / 'forged'
+    forged.write_bytes(b'x' * 100)
+    line.loader.announce(replace(version, version=10**6, path=forged), '')
+    until(lambda: line.newest() == 1 and line.loader.announced == {'actor': 1})
+    line.loader.announce(line.publish(), 'far')
+    until(lambda: line.newest() == 2)
+
+
+def test_versions_that_do_not_exist_are_asked_for_without_end_but_not_without_number(
+    line: Line,
+) -> None:
+    line.cut = 'there are no such weights'
+    for number in range(100, 150):
+        line.loader.ask('actor', number)
+    assert len(line.loader._jobs) <= 8
+    line.cut = ''
+    line.loader.announce(line.publish(), 'far')
+    until(lambda: line.newest() == 1)
+
+
 def test_weights_that_were_trained_for_something_else_are_never_acted_with(
     line: Line, tmp_path: Path
 ) -> None:
     other = Publisher(tmp_path / 'other', tmp_path / 'other.json', 'ffff')
     line.loader.announce(other.publish('actor', line.actor.state_dict(), 0, 0), '')
-    until(lambda: line.loader.reason)
+    until(lambda: len(line.failed) >= 3)
     assert 'configuration ffff' in line.loader.reason
     assert line.newest() == 0
     assert line.loaded == []
@@ -154,7 +252,7 @@ def test_a_file_that_is_gone_from_this_machine_is_fetched(line: Line, tmp_path: 
 def test_a_version_that_is_asked_for_is_loaded_beside_the_newest(line: Line) -> None:
     old, new = line.publish(), line.publish()
     for version in (old, new):
-        line.loader.announce(version, 'far')
+        line.loader.announce(version, '')
         until(lambda v=version: line.newest() == v.version)
     asked = line.publish().version
     line.loader.ask('actor', asked)

@@ -41,6 +41,7 @@ def test_before_the_first_weights_a_policy_is_silent_and_says_why(policy: Policy
     answer = ask(policy, 'actor', 0, Mode.TRAIN, STATE, 1, 0)
     assert isinstance(answer, Silence)
     assert answer.state == 'WAIT_WEIGHTS'
+    assert answer.wanted == ('actor', 0)  # whichever is the newest
 
 
 def test_a_policy_never_answers_for_a_demonstrator(policy: Policy, spec: Spec) -> None:

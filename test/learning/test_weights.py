@@ -13,11 +13,12 @@ import pytest
 import torch
 
 from user_core.errors import UserError
-from user_learning import checkpoint
+from user_learning import weights
 from user_learning.weights import (
+    LEASES_N,
     BadWeightsError,
     Publisher,
-    byte_range,
+    Version,
     metadata_of,
     read,
     shared_folder,
@@ -132,60 +133,87 @@ def test_a_new_run_of_the_same_name_finds_nothing_of_the_old_one(tmp_path: Path)
     assert not old.path.exists()
 
 
+def whole(
+    publisher: Publisher, policy: str, number: int, step: int = 777
+) -> tuple[Version, bytes]:
+    """A version as parts of it join."""
+    version, data = publisher.part(policy, number, 0, step)
+    while len(data) < version.size:
+        data += publisher.part(policy, version.version, len(data), step)[1]
+    return version, data
+
+
 def test_ranges_of_a_version_join_to_the_whole(publisher: Publisher) -> None:
     version = publisher.publish('actor', {'a': torch.randn(1000)}, 0, 0)
-    parts = b''.join(byte_range(version, at, 777) for at in range(0, version.size, 777))
-    assert read(parts, version.sha256, 'actor', 1, 'abcd')
-    publisher.close()
-    with pytest.raises(UserError, match='cannot be read'):
-        byte_range(version, 0, 10)
+    for number in (1, 0):
+        told, parts = whole(publisher, 'actor', number)
+        assert told == version
+        assert read(parts, version.sha256, 'actor', 1, 'abcd')
     with pytest.raises(UserError, match='no such weights'):
-        byte_range(None, 0, 10)
+        publisher.part('actor', 2, 0, 10)
+    with pytest.raises(UserError, match='published no clone yet'):
+        publisher.part('clone', 0, 0, 10)
+
+
+def test_a_version_that_is_being_fetched_outlives_a_hundred_newer_ones_and_memory_stays_flat(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several policies fetch on slow links, one after the other, while versions stream."""
+    slow = publisher.publish('actor', TENSORS, 0, 0)
+    publisher.part('actor', 0, 0, 10)
+    for k in range(100):
+        publisher.publish('actor', TENSORS, 0, 0)
+        publisher.part('actor', slow.version, 10, 10)
+        if k % 10 == 0:
+            publisher.part('actor', 0, 0, 10)  # begun, and never finished
+        assert len(list(publisher.folder.iterdir())) <= publisher.keep_n + LEASES_N
+    assert whole(publisher, 'actor', slow.version)[0] == slow
+    monkeypatch.setattr(weights.time, 'monotonic', lambda: 1e12)
+    publisher.publish('actor', TENSORS, 0, 0)
+    assert len(list(publisher.folder.iterdir())) == publisher.keep_n
+
+
+def test_what_a_killed_learner_wrote_and_never_announced_is_the_newest_that_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    process = subprocess.Popen(
+        [sys.executable, '-c', KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    for _ in range(20):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    written = max(int(line) for line in ['20', *process.stdout.read().split()])
+    process.wait()
+    (tmp_path / 'shm' / 'actor-9999.safetensors').write_bytes(b'torn by a power failure')
+    publisher = Publisher(tmp_path / 'shm', tmp_path / 'versions.json', 'x')
+    newest, data = whole(publisher, 'actor', 0, 4096)
+    assert written <= newest.version <= written + 1
+    assert read(data, newest.sha256, 'actor', newest.version, 'x')
+    assert publisher.publish('actor', TENSORS, 0, 0).version > newest.version
+
+
+def test_an_evaluated_version_of_the_archive_is_there_after_its_file_is_gone(
+    tmp_path: Path,
+) -> None:
+    publisher = Publisher(tmp_path / 'shm', tmp_path / 'v.json', 'x', archive=tmp_path / 'kept')
+    version = publisher.publish('actor', TENSORS, 3, 4)
+    (tmp_path / 'kept').mkdir()
+    (tmp_path / 'kept' / version.path.name).write_bytes(version.path.read_bytes())
+    for _ in range(publisher.keep_n):
+        publisher.publish('actor', TENSORS, 0, 0)
+    assert not version.path.exists()
+    told, data = whole(publisher, 'actor', 1)
+    assert read(data, version.sha256, 'actor', 1, 'x')
+    assert (told.sha256, told.updates, told.env_steps) == (version.sha256, 3, 4)
 
 
 def test_runs_of_any_name_have_folders_of_their_own(tmp_path: Path) -> None:
     folders = {
-        shared_folder(run, tmp_path / run.replace('/', '_')) for run in ('a-1', 'a-2', '../b')
+        shared_folder(run, tmp_path / place)
+        for run in ('a-1', 'a-2', '../b')
+        for place in ('here', 'there')
     }
-    assert len(folders) == 3
+    assert len(folders) == 6
+    assert shared_folder('a-1', tmp_path / 'here') in folders
     assert all('..' not in f.parts for f in folders)
-
-
-# ---------------------------------------------------------------- checkpoints
-
-
-def test_a_checkpoint_comes_back_and_the_two_newest_are_kept(tmp_path: Path) -> None:
-    for k in (1, 5, 20, 100):
-        checkpoint.save(
-            tmp_path, {'x': torch.full((3,), float(k))}, {'updates': k, 'config_hash': 'h'}
-        )
-    tensors, progress = checkpoint.load(tmp_path, 'h')
-    assert progress['updates'] == 100
-    assert tensors['x'].tolist() == [100.0] * 3
-    assert len(checkpoint.found(tmp_path)) == 2
-
-
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path) -> None:
-    for k in (1, 2):
-        path = checkpoint.save(
-            tmp_path, {'x': torch.full((3,), float(k))}, {'updates': k, 'config_hash': 'h'}
-        )
-    path.write_bytes(path.read_bytes()[:30])
-    assert checkpoint.load(tmp_path, 'h')[1]['updates'] == 1
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over(tmp_path: Path) -> None:
-    path = checkpoint.save(tmp_path, {'x': torch.zeros(3)}, {'updates': 1, 'config_hash': 'h'})
-    path.write_bytes(b'')
-    with pytest.raises(UserError, match='readable'):
-        checkpoint.load(tmp_path, 'h')
-
-
-def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {'x': torch.zeros(3)}, {'updates': 1, 'config_hash': 'h'})
-    with pytest.raises(UserError, match='configuration'):
-        checkpoint.load(tmp_path, 'other')
-
-
-def test_no_checkpoint_is_no_error(tmp_path: Path) -> None:
-    assert checkpoint.load(tmp_path / 'none', 'h') is None

@@ -55,7 +55,7 @@ class Answer:
 @dataclass(frozen=True)
 class Silence:
     """No answer: `state` is one word, `reason` says why; `wanted` names a version that should be
-    loaded.
+    loaded, 0 the newest.
     """
 
     state: str
@@ -162,7 +162,8 @@ class Policy:
         if version:
             why = f'{policy} version {version} is not loaded yet'
             return Silence('LOADING', why, (policy, version))
-        return Silence('WAIT_WEIGHTS', f'no weights of {policy} have been published yet')
+        why = f'no weights of {policy} have been published yet'
+        return Silence('WAIT_WEIGHTS', why, (policy, 0))
 
     def _wrong(self, question: Question) -> str:
         """What makes an observation none of this task's, if anything."""

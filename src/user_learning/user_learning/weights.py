@@ -5,7 +5,8 @@ overwritten.
 
 A version number is taken from a block that is reserved on disk before the first of its numbers is
 used, so it never goes backwards, whatever is killed and whichever checkpoint a learner comes back
-from.
+from. A file is whole as soon as it has its name: what a killed learner wrote and had no time to
+announce is found by whoever asks for the newest version.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import os
 from pathlib import Path
 import re
 import shutil
+import threading
+import time
 
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
@@ -28,6 +31,11 @@ from user_core.errors import UserError
 
 BLOCK = 64
 """Versions reserved at a time: one synced write for this many."""
+
+LEASE_S = 30.0
+"""A version of which somebody fetched a part stays this long after the last part."""
+LEASES_N = 4
+"""Versions that stay so at the same time; a further one ends the lease that is oldest."""
 
 _SAFE = re.compile(r'[^A-Za-z0-9_.-]')
 
@@ -52,20 +60,23 @@ class BadWeightsError(ValueError):
 
 def shared_folder(run: str, run_folder: Path) -> Path:
     """Folder in which a run's newest weights are exchanged: shared memory, or the run's own where
-    there is none.
+    there is none. Runs of one name in several places have one each; whoever cleans up after killed
+    runs knows it by its first words.
     """
     memory = Path('/dev/shm')
     if memory.is_dir() and os.access(memory, os.W_OK):
-        return memory / f'user-{os.getuid()}-{_SAFE.sub("_", run)}'
+        place = hashlib.sha256(str(run_folder.resolve()).encode()).hexdigest()[:8]
+        return memory / f'user-{os.getuid()}-{_SAFE.sub("_", run)}-{place}.weights'
     return run_folder / 'weights'
 
 
 class Publisher:
-    """Writes versions into a folder and keeps the newest `keep_n` of each policy.
+    """Writes versions into a folder and keeps the newest `keep_n` of each policy, and for a while
+    those that somebody is fetching.
 
     `ledger` is a file of the run's folder that holds the end of the reserved block of version
     numbers; `archive` is the folder in which the run keeps copies of the versions that it
-    evaluates.
+    evaluates. `publish` is called from one thread, `part` from any.
     """
 
     def __init__(
@@ -89,15 +100,27 @@ class Publisher:
         self.reserved = int(json.loads(ledger.read_text())['reserved']) if ledger.exists() else 0
         self.version = self.reserved
         self.newest: dict[str, Version] = {}
-        self.kept: dict[str, list[Path]] = {}
-        self.hashes: dict[Path, str] = {}
-        # A fresh run finds nothing of an older one; a learner that comes back leaves what policies
-        # may ask for.
-        for path in sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime_ns):
-            if path.suffix == '.safetensors' and self.reserved:
-                self.kept.setdefault(path.stem.rpartition('-')[0], []).append(path)
-            else:
-                path.unlink()
+        self._kept: dict[str, dict[int, Version]] = {}
+        self._archived: dict[Path, Version] = {}
+        self._leases: dict[tuple[str, int], float] = {}
+        self._lock = threading.Lock()
+        self._adopt()
+
+    def _adopt(self) -> None:
+        """A learner that comes back keeps what policies may ask for; a fresh run finds nothing of
+        an older one.
+        """
+        found = []
+        for path in self.folder.iterdir():
+            try:
+                if not self.reserved or path.suffix != '.safetensors':
+                    raise BadWeightsError
+                found.append(version_of(path, self.config_hash))
+            except (BadWeightsError, OSError):
+                path.unlink(missing_ok=True)
+        for version in sorted(found, key=lambda v: v.version):
+            self._kept.setdefault(version.policy, {})[version.version] = version
+            self.newest[version.policy] = version
 
     def publish(
         self, policy: str, tensors: Mapping[str, Tensor], updates: int, env_steps: int
@@ -132,35 +155,83 @@ class Publisher:
             env_steps,
             self.config_hash,
         )
-        self.newest[policy] = version
-        self.hashes[path] = version.sha256
-        kept = self.kept.setdefault(policy, [])
-        kept.append(path)
-        while len(kept) > self.keep_n:
-            old = kept.pop(0)
-            old.unlink(missing_ok=True)
-            self.hashes.pop(old, None)
+        with self._lock:
+            self.newest[policy] = version
+            self._kept.setdefault(policy, {})[number] = version
+            self._drop(policy)
         return version
 
-    def find(self, policy: str, number: int) -> Version | None:
-        """A version that is still kept or archived (0: the newest), also of an earlier life; any
-        thread.
+    def _drop(self, policy: str) -> None:
+        """Deletes what is neither new nor being fetched. The caller holds the lock."""
+        now, kept = time.monotonic(), self._kept[policy]
+        for number in list(kept)[: -self.keep_n]:
+            if self._leases.get((policy, number), 0.0) < now:
+                kept.pop(number).path.unlink(missing_ok=True)
+                self._leases.pop((policy, number), None)
+
+    def part(self, policy: str, number: int, offset: int, length: int) -> tuple[Version, bytes]:
+        """A byte range of a version that is kept or archived (0: the newest), also of an earlier
+        life, for policies on other machines. The version stays until they had time for the rest.
+
+        Raises UserError when there is no such version, or it cannot be read.
         """
-        if not number:
-            return self.newest.get(policy)
-        for folder in (self.folder, self.archive):
-            path = folder / f'{policy}-{number}.safetensors'
-            try:
-                data = path.read_bytes()
-            except OSError:
-                continue
-            sha256 = self.hashes.get(path) or hashlib.sha256(data).hexdigest()
-            return Version(policy, number, path, len(data), sha256, config_hash=self.config_hash)
-        return None
+        with self._lock:
+            newest = self.newest.get(policy)
+            number = number or (newest.version if newest else 0)
+            version = self._kept.get(policy, {}).get(number)
+            if version is not None:
+                self._leases.pop((policy, number), None)
+                self._leases[policy, number] = time.monotonic() + LEASE_S
+                while len(self._leases) > LEASES_N:
+                    del self._leases[next(iter(self._leases))]
+        try:
+            version = version or self._from_archive(policy, number)
+            with version.path.open('rb') as file:
+                file.seek(offset)
+                return version, file.read(length)
+        except FileNotFoundError as error:
+            if not number:
+                raise UserError(f'the learner has published no {policy} yet') from error
+            raise UserError(
+                'there are no such weights',
+                'the learner has not published them, or keeps newer ones only',
+            ) from error
+        except (OSError, BadWeightsError) as error:
+            raise UserError(f'{policy} version {number} cannot be read', str(error)) from error
+
+    def _from_archive(self, policy: str, number: int) -> Version:
+        path = self.archive / f'{policy}-{number}.safetensors'
+        if path not in self._archived:
+            self._archived = {path: version_of(path)}
+        return self._archived[path]
 
     def close(self) -> None:
         """Takes the exchange folder away; chosen versions live in the run's checkpoints."""
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def version_of(path: Path, config_hash: str = '') -> Version:
+    """What a file holds, by its own header.
+
+    Raises BadWeightsError when it is no whole version, or one of another configuration, and
+    OSError when it cannot be read.
+    """
+    data = path.read_bytes()
+    policy, _, number = path.stem.rpartition('-')
+    if not number.isdecimal():
+        raise BadWeightsError('its name names no version')
+    read(data, '', policy, int(number), config_hash)
+    said = metadata_of(data)
+    return Version(
+        policy,
+        int(number),
+        path,
+        len(data),
+        hashlib.sha256(data).hexdigest(),
+        int(said.get('updates', 0)),
+        int(said.get('env_steps', 0)),
+        said.get('config_hash', ''),
+    )
 
 
 def read(
@@ -195,25 +266,6 @@ def metadata_of(data: bytes) -> dict[str, str]:
     length = int.from_bytes(data[:8], 'little')
     header = json.loads(data[8 : 8 + length])
     return dict(header.get('__metadata__', {}))
-
-
-def byte_range(version: Version | None, offset: int, length: int) -> bytes:
-    """A part of a version's file, for policies on other machines. Raises UserError when it is
-    gone.
-    """
-    if version is None:
-        raise UserError(
-            'there are no such weights',
-            'the learner has not published them, or keeps newer ones only',
-        )
-    try:
-        with version.path.open('rb') as file:
-            file.seek(offset)
-            return file.read(length)
-    except OSError as error:
-        raise UserError(
-            f'{version.policy} version {version.version} cannot be read', str(error)
-        ) from error
 
 
 def write_durably(path: Path, data: bytes) -> None:
