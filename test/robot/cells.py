@@ -3,7 +3,7 @@
 """Cells over real DDS: their processes, and a policy, a replay and an asker in the test's own."""
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 import os
 from pathlib import Path
 import signal
@@ -109,9 +109,14 @@ class Graph:
     # ------------------------------------------------------------------ processes
 
     def start(
-        self, name: str, cell: str = 'arm0', run: str = '', folder: Path | None = None
+        self,
+        name: str,
+        cell: str = 'arm0',
+        run: str = '',
+        folder: Path | None = None,
+        before: Sequence[str] = (),
     ) -> subprocess.Popen:
-        """One node process."""
+        """One node process; `before`: what its command begins with."""
         folder = folder or self.folder
         folder.mkdir(exist_ok=True)
         page = folder / f'{cell}-{name}.yaml'
@@ -124,7 +129,10 @@ class Graph:
         names = ['-r', f'__node:={name}', '-r', f'__ns:=/{cell}']
         log = (folder / f'{cell}-{name}.log').open('a')
         process = subprocess.Popen(
-            [sys.executable, '-m', NODES[name], '--ros-args', *names, '--params-file', str(page)],
+            [
+                *before, sys.executable, '-m', NODES[name],
+                '--ros-args', *names, '--params-file', str(page),
+            ],
             env=os.environ | {'OMP_NUM_THREADS': '1'},
             stdin=subprocess.DEVNULL, stdout=log, stderr=log,
         )  # fmt: skip
@@ -141,9 +149,10 @@ class Graph:
         self.ready()
 
     def ready(self) -> None:
-        """Waits until every cell takes goals and its arm was heard."""
+        """Waits until every cell takes goals and was heard."""
         self.until(lambda: all(a.server_is_ready() for a in self.askers.values()))
-        self.until(lambda: all(f'/{cell}/arm' in self.metrics for cell in self.cells))
+        names = [f'/{cell}/{name}' for cell in self.cells for name in ('arm', 'episode')]
+        self.until(lambda: all(name in self.metrics for name in names))
 
     def kill(self, name: str, cell: str = 'arm0') -> None:
         """Kill -9."""

@@ -14,8 +14,8 @@ from sensor_msgs.msg import CompressedImage, Image
 from user_core import jpeg
 from user_core.config import RealsenseConfig, TopicsCameraConfig, V4l2Config
 from user_core.errors import UserError
+from user_core.guest import Guest
 from user_core.messages import octets, stamp
-from user_core.node import Guest
 from user_robot.camera.camera import CAMERAS, make_camera
 from user_robot.camera.foreign import picture
 from user_robot.camera.framing import Framing

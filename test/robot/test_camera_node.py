@@ -20,8 +20,8 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from user_core import jpeg, topics
 from user_core.config import load
+from user_core.guest import Guest
 from user_core.messages import NS, nanoseconds, octets
-from user_core.node import Guest
 
 PAGE = """
 name: seen
@@ -96,9 +96,9 @@ class Eye:
     def health(self):
         """The newest diagnostics of the camera, as (level, message, numbers)."""
         status = next(iter(self.heard['diagnostics'][-1].status))
-        assert status.name == 'arm0/wrist'
+        assert status.name == '/arm0/wrist/camera'
         return int.from_bytes(status.level, 'little'), status.message, {
-            v.key: float(v.value) for v in status.values
+            v.key: float(v.value) for v in status.values if v.key != 'run'
         }  # fmt: skip
 
 
@@ -224,7 +224,8 @@ def test_a_missing_library_ends_the_node_with_the_install_line_and_exit_code_2(t
     assert line in it.log.read_text()
     ((good, text),) = check(it.config, python=tmp_path)
     assert not good
-    assert text.startswith('wrist: A camera of kind realsense needs a library that is missing.')
+    assert text.startswith('wrist: ')
+    assert "kind 'realsense' needs a library that is missing." in text
     assert line in text
 
 

@@ -195,3 +195,49 @@ def test_a_reset_forgets_the_targets_that_were_under_way():
     one, other = (rig.drive.arm.state().pose for rig in (still, cell))
     np.testing.assert_allclose(one.position, other.position, atol=1e-9)
     assert angle(one, other) < 1e-6
+
+
+@pytest.mark.parametrize('slice_s', [0.005, 0.01])
+def test_the_hold_begins_before_the_deadline_passes_even_when_a_slice_comes_late(slice_s):
+    """Whenever the last command falls between two slices, and one slice takes twice its time."""
+    rng = np.random.default_rng(3)
+    cell = Cell(realtime=True)
+    for seed in range(30):
+        cell.reset(seed)
+        for step in range(3):
+            cell.clock.now += float(rng.uniform(0.0, 0.1))
+            assert cell.drive.command(command(cell, step))
+            cell.drive.advance(slice_s)
+        cell.clock.now += float(rng.uniform(0.0, slice_s))
+        while cell.drive.sample().mode is Mode.ACTIVE:
+            late = rng.random() < 0.2
+            cell.clock.now += slice_s * (2 if late else 1)
+            cell.drive.advance(slice_s)
+            if late:
+                cell.clock.now += slice_s * 0.01
+                cell.drive.advance(slice_s)
+        assert cell.drive.sample().mode is Mode.HOLD
+    assert cell.drive.holds == 30
+    assert 0.1 < cell.drive.hold_max_s <= cell.drive.limits.deadline_s
+
+
+def test_a_deadline_shorter_than_two_slices_still_lets_the_arm_move():
+    cell = Cell(realtime=True, safety=schema.Safety(deadline_s=0.015))
+    cell.reset()
+    assert cell.drive.command(command(cell, 0))
+    cell.clock.now += 0.005
+    assert cell.drive.advance(0.01).mode is Mode.ACTIVE
+    cell.clock.now += 0.005
+    assert cell.drive.advance(0.01).mode is Mode.HOLD
+
+
+def test_only_a_missing_command_counts_as_a_hold():
+    cell = Cell(realtime=True)
+    cell.reset()
+    cell.clock.now += 5.0
+    cell.drive.advance(0.01)
+    assert cell.drive.command(command(cell, 0))
+    cell.drive.stop('the button')
+    cell.clock.now += 5.0
+    cell.drive.advance(0.01)
+    assert (cell.drive.holds, cell.drive.hold_max_s) == (0, 0.0)

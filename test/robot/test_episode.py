@@ -392,11 +392,11 @@ def test_an_arm_is_not_enabled_while_no_weights_were_published():
     for _ in range(5):
         cell.clock.now += ASK_AGAIN_S + 0.1
         cell.episode.tick()
-        assert cell.episode.waits_for_weights()
+        assert cell.episode.lack()[0] == 'WAIT_WEIGHTS'
     assert cell.sent.commands == []
     assert cell.drive.sample().mode is ArmMode.READY
     cell.episode.newest_version['actor'] = 1
-    assert not cell.episode.waits_for_weights()
+    assert cell.episode.lack()[0] == 'WAIT_POLICY'
     cell.act(DOWN, version=1)
     assert cell.drive.sample().mode is ArmMode.ACTIVE
     assert [r.policy_version for r in cell.sent.rows] == [1]

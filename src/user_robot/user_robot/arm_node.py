@@ -22,7 +22,7 @@ from user_msgs.msg import Target
 from user_core.arm_config import LOCKSTEP, RealArm
 from user_core.messages import NS, nanoseconds, numbers, pose
 from user_core.node import Shell, run_node
-from user_robot import wire
+from user_robot import priority, wire
 from user_robot.arm import Site, make_arm
 from user_robot.drive import SLICE_S, Drive
 from user_robot.gripper import Gripper
@@ -87,6 +87,8 @@ class ArmNode:
         self.thread = threading.Thread(target=self.drive_in_realtime, name='law', daemon=True)
         if self.realtime:
             self.thread.start()
+            if why := priority.take():
+                shell.get_logger().warning(f'{why}, so a busy machine may delay the arm')
         self.announce()
 
     # ------------------------------------------------------------------ the path
@@ -232,6 +234,8 @@ class ArmNode:
             'clock_s': sample.state.stamp_s,
             'faults': latch.faults,
             'recoveries': latch.recoveries,
+            'holds': self.drive.holds,
+            'hold_max_s': self.drive.hold_max_s,
             'success_rate': sample.state.success_rate,
         }
         if self.realtime:

@@ -27,6 +27,8 @@ RECOVER_WITHIN_S = 2.0
 """A fault that a recovery has not cleared by then stays one (steady clock)."""
 PRESS_MORE_N = 10.0
 """A reset that begins in a press above the limit may press by this much more."""
+EARLY_SLICES = 2
+"""The hold comes this many slices before its deadline, as slices come late now and then."""
 FOREIGN_AFTER_S = 2.0
 """An episode that has not commanded for so long lets other stacks move the arm (steady clock)."""
 START_M, START_RAD = 0.01, 0.1
@@ -45,6 +47,10 @@ class Drive:
         task: gives the frame of the limits, and the home where a simulated arm begins.
         period_s: one control period.
         min_success_rate: no reset motion begins below this share of control cycles in time.
+
+    Attributes:
+        hold_max_s: longest time from the last valid command to the hold that its absence caused
+            (steady clock).
     """
 
     def __init__(
@@ -65,6 +71,7 @@ class Drive:
         self._episode, self._step, self._commanded = 0, 0, False
         self._limited = 0
         self._commanded_s = steady()
+        self.holds, self.hold_max_s = 0, 0.0
         self._foreign = False
         self._pressed_n = 0.0
         self._recovering: tuple[float, Callable[[bool, str], None]] | None = None
@@ -121,15 +128,23 @@ class Drive:
                 if self.motion.line:
                     self.arm.servo(self.motion.line.target(seconds, self._state.pose), math.nan)
             else:
-                age = self._steady() - self._commanded_s
-                if self.latch.mode is Mode.ACTIVE and age > self.limits.deadline_s:
-                    self.latch.deadline(age)
-                    self._rest()
+                self._watch(seconds)
             self.arm.advance(seconds)
             self._observe()
             if self.motion:
                 self._travel(self.motion)
             return self.sample()
+
+    def _watch(self, slice_s: float) -> None:
+        """Holds before the deadline passes, whichever slice the next one would be."""
+        deadline_s = self.limits.deadline_s
+        early_s = min(EARLY_SLICES * slice_s, deadline_s / 2)
+        age_s = self._steady() - self._commanded_s
+        if self.latch.mode is Mode.ACTIVE and age_s > deadline_s - early_s:
+            self.latch.deadline(age_s)
+            self._rest()
+            self.holds += 1
+            self.hold_max_s = max(self.hold_max_s, self._steady() - self._commanded_s)
 
     def sample(self) -> Sample:
         """The newest measurement and what became of the last command."""

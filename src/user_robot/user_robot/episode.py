@@ -10,7 +10,7 @@ instant. Realtime: `tick` closes it with the newest sample and the newest views.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 import math
@@ -21,6 +21,7 @@ import numpy as np
 
 from user_core.outcome import Boundary, Goal, Mode
 from user_robot.action_space import DIMENSION
+from user_robot.chunk import Chunk
 from user_robot.eyes import Eyes
 from user_robot.latch import Mode as ArmMode
 from user_robot.row import (
@@ -42,6 +43,8 @@ ASK_AGAIN_S = 1.0
 """An observation without an answer is sent again after this long (steady clock), to a new node."""
 PATIENCE_S = 8.0
 """Nobody answered, or arm or camera sent nothing, for this long (steady clock): it is void."""
+TELL_S = 0.5
+"""What is waited for longer than this (steady clock) is told."""
 REFUSALS = 3
 """Unusable answers in a row that end an episode."""
 SCRIPTED = 'the demonstrator'
@@ -83,6 +86,7 @@ class Episode:
         self.task, self.eyes, self.out = task, eyes, out
         self.realtime, self.period_s = realtime, period_s
         self._steady, self._system_ns = steady, system_ns
+        self._chunk = Chunk(realtime)
         self.counts: Counter[str] = Counter()
         self.newest_version: dict[str, int] = {}
         self.result: Result | None = None
@@ -96,8 +100,9 @@ class Episode:
         self.goal, self.id = goal, episode
         self.result = Result(episode)
         self.running, self.step = True, 0
-        self._queue: deque[Choice] = deque()
+        self._chunk.clear()
         self._choice: Choice | None = None
+        self._idle = 'unanswered'
         self._outcome: Sample | None = None
         self._refusals = 0
         self._peak = 0.0
@@ -112,21 +117,21 @@ class Episode:
             self._ask()
 
     def on_answer(self, answer: Answer) -> None:
-        """An action; whatever does not answer the present observation is dropped and counted."""
-        if not self.running or answer.episode != self.id:
+        """An action; whatever answers no open question is dropped and counted."""
+        if not self._ours(answer):
             self.counts['stray_actions'] += 1
-        elif answer.step != self.step or self._choice is not None:
-            self.counts['late_actions' if answer.step < self.step else 'stray_actions'] += 1
-        elif (answer.source == Source.POLICY) is (self.goal.mode is Mode.DEMO):
-            self.counts['stray_actions'] += 1
+        elif unwanted := self._chunk.unwanted(answer, self.step, acting=self._choice is not None):
+            self.counts[unwanted] += 1
+            self._idle = 'outdated'
         elif problem := self._problem(answer):
             self._refuse(answer, problem)
         elif self.realtime and (blind := self.eyes.problem(self._sample)):
             self.abort(blind, void=True)
         else:
             self._refusals = 0
-            self._queue = deque(Choice(answer, i) for i in range(len(answer.chunk)))
-            self._act()
+            self._chunk.answer = answer
+            if self._choice is None:
+                self._act()
 
     def on_sample(self, sample: Sample) -> None:
         """A sample of the arm; in lockstep the one that answers the command closes the step."""
@@ -175,10 +180,10 @@ class Episode:
         state = self._sample.state
         return self.task.distance(state), float(np.linalg.norm(state.wrench[:3]))
 
-    def waits_for_weights(self) -> bool:
-        """True while a policy of which no version was announced has not acted yet."""
-        silent = self.step == 0 and self._choice is None and self.goal.mode is not Mode.DEMO
-        return silent and not self.newest_version.get(self.goal.policy)
+    def lack(self) -> tuple[str, str]:
+        """What a running episode waits for, if it does: one word, and a sentence why."""
+        state, reason, since_s = self._lack()
+        return (state, reason) if state and self._steady() - since_s > TELL_S else ('', '')
 
     # ------------------------------------------------------------------ the step
 
@@ -198,7 +203,7 @@ class Episode:
         )
 
     def _ask(self) -> None:
-        self._asked_s = self._steady()
+        self._chunk.asked, self._asked_s = self.step, self._steady()
         goal, now = self.goal, self._now
         self.out.observation(
             Observation(
@@ -208,8 +213,12 @@ class Episode:
         )  # fmt: skip
 
     def _act(self) -> None:
-        """Sends the next action of the chunk to the arm, inside the policy's range."""
-        choice = self._choice = self._queue.popleft()
+        """Sends the present step's action, if there is one, to the arm, inside the policy's
+        range.
+        """
+        choice = self._choice = self._chunk.choice(self.step)
+        if choice is None:
+            return
         self._progress_s = self._steady()
         action = np.clip(choice.action, -1.0, 1.0)
         if not np.array_equal(action, choice.action):
@@ -233,11 +242,13 @@ class Episode:
             verdict, reason, goes_on = (0.0, False, Boundary.ABORT), sample.reason, False
         self._now, self._choice = after, None
         self.step += 1
-        if goes_on and self._queue and choice is not None:
+        if choice is None:
+            self.counts[f'idle_{self._idle}'] += 1
+        self._idle = 'unanswered'
+        if goes_on:
             self._act()
-        elif goes_on:
-            self._queue.clear()
-            self._ask()
+            if self._chunk.due(self.step):
+                self._ask()
         row = self._row(before, choice, after, verdict, peak)
         self._count(row, choice, after, after.at_s - before.at_s)
         self.out.row(row)
@@ -288,7 +299,6 @@ class Episode:
         result, now = self.result, self._now
         assert result is not None
         self.running = False
-        self._queue.clear()
         self._outcome = None
         if not now.flaw:
             self.out.row(
@@ -308,6 +318,12 @@ class Episode:
 
     # ------------------------------------------------------------------ checks and counts
 
+    def _ours(self, answer: Answer) -> bool:
+        """Whether the answer is of this episode, by who is asked in its mode."""
+        if not self.running or answer.episode != self.id:
+            return False
+        return (answer.source == Source.POLICY) is (self.goal.mode is not Mode.DEMO)
+
     def _problem(self, answer: Answer) -> str:
         """Why an answer cannot be used, or ''."""
         chunk = answer.chunk
@@ -326,24 +342,38 @@ class Episode:
         """No motion for an unusable answer; the question is asked again, a few times."""
         self.counts['refused_actions'] += 1
         self._refusals += 1
+        self._idle = 'refused'
         if self._refusals >= REFUSALS:
             who = f'policy {answer.policy!r}' if answer.policy else SCRIPTED
             self.abort(f'{who} (version {answer.version}) {problem}', void=True)
         elif not self.realtime:
             self._ask()
 
+    def _lack(self) -> tuple[str, str, float]:
+        """What is waited for: a word, a sentence, and since when (steady clock)."""
+        now, policy = self._steady(), self.goal.policy
+        silent_s, waited_s = now - self._heard_s, now - self._progress_s
+        if self.realtime and silent_s > 5 * self.period_s:
+            return 'WAIT_ARM', f'the arm sent no state for {silent_s:.1f} s', self._heard_s
+        if self._outcome:
+            blind = self.eyes.problem(self._outcome)
+            return 'WAIT_CAMERA', f'{blind} within {waited_s:.1f} s', self._progress_s
+        if self._choice:
+            word = '' if self.realtime else 'WAIT_ARM'
+            return word, f'the arm did not answer for {waited_s:.1f} s', self._progress_s
+        state, who, why = 'WAIT_POLICY', f'policy {policy!r}', ''
+        if self.goal.mode is Mode.DEMO:
+            state, who = 'WAIT_DEMONSTRATOR', SCRIPTED
+        elif not self.step and not self.newest_version.get(policy):
+            state, why = 'WAIT_WEIGHTS', ': no weights of it were announced'
+        return state, f'{who} did not answer for {waited_s:.1f} s{why}', self._progress_s
+
     def _watch(self, now: float) -> bool:
         """Asks again or gives up when a message does not come; True when the episode ended."""
-        who = SCRIPTED if self.goal.mode is Mode.DEMO else f'policy {self.goal.policy!r}'
-        if self.realtime and now - self._heard_s > 5 * self.period_s:
-            self.abort(f'the arm sent no state for {now - self._heard_s:.1f} s', void=True)
-        elif self._outcome and now - self._progress_s > PATIENCE_S:
-            blind = self.eyes.problem(self._outcome)
-            self.abort(f'{blind} within {now - self._progress_s:.1f} s', void=True)
-        elif not self.realtime and self._choice and now - self._progress_s > PATIENCE_S:
-            self.abort(f'the arm did not answer for {now - self._progress_s:.1f} s', void=True)
-        elif self._choice is None and now - self._progress_s > PATIENCE_S:
-            self.abort(f'{who} did not answer for {now - self._progress_s:.1f} s', void=True)
+        state, reason, since_s = self._lack()
+        dead_arm = self.realtime and state == 'WAIT_ARM'
+        if dead_arm or (state and now - since_s > PATIENCE_S):
+            self.abort(reason, void=True)
         elif not self.realtime and self._choice is None and now - self._asked_s > ASK_AGAIN_S:
             self._ask()
         return not self.running

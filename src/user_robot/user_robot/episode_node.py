@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 import time
 from typing import Any, cast
@@ -31,12 +32,17 @@ from user_robot.task import make_task
 HEARTBEAT_S = 0.5
 LISTEN_S = 1.2
 """A node listens this long for another one of its cell before it takes goals, and goes on so."""
+OVERTAKEN, CANCELLED = 'a newer goal took its place', 'cancelled by request'
 LEAVE_WITHIN_S = 1.5
 """A node that ends waits this long for replay to take its last rows."""
 
 
 class EpisodeNode:
-    """One cell's episodes, one at a time. Everything runs in the executor's thread."""
+    """One cell's episodes, one at a time. Everything runs in the executor's thread.
+
+    A goal that comes in another's episode takes its place: whoever asked for that one was killed,
+    or has given up. A row that the disk does not take ends its episode at once.
+    """
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
@@ -48,6 +54,8 @@ class EpisodeNode:
         self.state, self.reason = 'IDLE', ''
         self.over: Future | None = None
         self.goal: Any = None
+        self.goals: deque[Any] = deque()
+        self.leave_at_s = 0.0
 
         away = [m != self.cell.machine for m in (config.policy.machine, config.replay.machine)]
         if self.cell.cameras and any(away):
@@ -62,7 +70,11 @@ class EpisodeNode:
         period_s = 1 / self.cell.control_hz
         self.eyes = Eyes(self.cell.cameras, self.realtime, period_s)
         self.episode = Episode(self.task, self.eyes, self.realtime, period_s, self)
-        self.opening = Opening(shell, self.task, self.eyes)
+        self.opening = Opening(shell, self.task, self.eyes, self.spool)
+        if self.spool.damaged:
+            shell.get_logger().warning(
+                f'{self.spool.damaged} rows of an earlier process were torn or damaged on disk'
+            )
         shell.create_sub('robot_state', self.on_state)
         for camera in self.eyes.cameras:
             topic = self.cell.view_topic(camera)
@@ -107,13 +119,12 @@ class EpisodeNode:
 
     def on_state(self, message: RobotState) -> None:
         """A sample of the arm."""
-        self.opening.sample = sample = wire.sample(message)
+        sample = wire.sample(message)
         self.eyes.hear(sample)
+        self.opening.hear(sample)
         if self.episode.running:
             self.episode.on_sample(sample)
             self.settle()
-        else:
-            self.opening.look()
 
     def on_view(self, camera: str, message: Any) -> None:
         """What a camera sees."""
@@ -161,14 +172,23 @@ class EpisodeNode:
     # ------------------------------------------------------------------ an episode
 
     def on_goal(self, goal: RunEpisode.Goal) -> GoalResponse:
-        """One goal of a known mode at a time, and none before the node knows that it is alone."""
-        busy = self.goal or self.listening or goal.mode not in tuple(Mode)
+        """A known mode, and no goal before the node knows that it is alone, or when it ends."""
+        busy = self.listening or self.leave_at_s or goal.mode not in tuple(Mode)
         return GoalResponse.REJECT if busy else GoalResponse.ACCEPT
 
     def on_accepted(self, handle: Any) -> None:
-        """Now it is this one's turn."""
-        self.goal = handle
-        handle.execute()
+        """The newest goal counts."""
+        self.goals.append(handle)
+        if self.goal:
+            self.cut(OVERTAKEN)
+        else:
+            self.next()
+
+    def next(self) -> None:
+        """Now it is the oldest goal's turn."""
+        self.goal = self.goals.popleft() if self.goals else None
+        if self.goal:
+            self.goal.execute()
 
     async def on_episode(self, handle: Any) -> RunEpisode.Result:
         """Opening, steps, result."""
@@ -176,7 +196,11 @@ class EpisodeNode:
         goal = Goal(Mode(request.mode), request.policy, request.policy_version, request.seed)
         self.number = max(self.number + 1, time.time_ns())
         try:
-            if error := await self.opening.open(goal, self.number):
+            if handle.is_cancel_requested:
+                error = CANCELLED
+            else:
+                error = OVERTAKEN if self.goals else await self.opening.open(goal, self.number)
+            if error:
                 result = Result(self.number, error, True, Boundary.ABORT)
             else:
                 self.over = Future()
@@ -184,9 +208,10 @@ class EpisodeNode:
                 self.episode.begin(goal, self.number, cast(Sample, self.opening.sample))
                 self.settle()
                 result = await self.over
+            self.state, self.reason = 'IDLE', result.reason
         finally:
-            self.goal = self.over = None
-        self.state, self.reason = 'IDLE', result.reason
+            self.over = None
+            self.next()
         if handle.is_cancel_requested:
             handle.canceled()
         else:
@@ -194,16 +219,23 @@ class EpisodeNode:
         return _message(result)
 
     def settle(self) -> None:
-        """Lets the action finish when its episode has ended."""
+        """Lets the action finish when its episode has ended, at the latest with a full disk."""
+        if self.spool.full:
+            self.episode.abort(self.spool.full, void=True)
         if self.over is not None and not self.episode.running and not self.over.done():
             self.over.set_result(self.episode.result)
 
     def on_cancel(self, handle: Any) -> CancelResponse:
-        """The episode is cut; the arm gets no further command, so it holds."""
-        self.episode.abort('cancelled by request', void=True)
-        self.settle()
-        self.opening.end('cancelled by request')
+        """The present goal is cut; one that waits for its turn ends when it comes."""
+        if handle is self.goal:
+            self.cut(CANCELLED)
         return CancelResponse.ACCEPT
+
+    def cut(self, reason: str) -> None:
+        """Ends what goes on; the arm gets no further command, so it holds."""
+        self.episode.abort(reason, void=True)
+        self.settle()
+        self.opening.end(reason)
 
     # ------------------------------------------------------------------ twice a second
 
@@ -214,30 +246,39 @@ class EpisodeNode:
             self.settle()
         self.opening.watch()
         self.spool.poll()
-        running, episode = self.episode.running, self.episode
-        if running and self.goal is not None:
+        episode, spool = self.episode, self.spool
+        if episode.running and self.goal is not None:
             distance, force = episode.look()
             self.goal.publish_feedback(
                 RunEpisode.Feedback(step=episode.step, distance=distance, force=force)
             )
-        waits = running and episode.waits_for_weights()
+        state, reason = self.condition()
         self.shell.metrics(
-            'WAIT_WEIGHTS' if waits else self.opening.state or self.state,
-            self.opening.reason() or self.reason,
+            state,
+            reason,
             incarnation_s=self.incarnation / 1e9,
-            rows=self.spool.seq,
-            rows_unacknowledged=len(self.spool),
-            rows_resent=self.spool.resent,
-            rows_damaged=self.spool.damaged,
+            rows=spool.seq,
+            rows_unacknowledged=len(spool),
+            rows_in_memory=spool.in_memory,
+            rows_resent=spool.resent,
+            rows_damaged=spool.damaged,
             **{f'{name}_age_s': age_s for name, age_s in self.eyes.ages().items()},
             **episode.counts,
         )
 
+    def condition(self) -> tuple[str, str]:
+        """One word for what the cell does or waits for, and why."""
+        if full := self.spool.full:
+            alone = f'; {n} rows are in memory alone' if (n := self.spool.in_memory) else ''
+            return 'DISK_FULL', full + alone
+        if self.opening.state:
+            return self.opening.state, self.opening.reason()
+        lack = self.episode.lack() if self.episode.running else ('', '')
+        return lack if lack[0] else (self.state, self.reason)
+
     def interrupt(self) -> None:
         """Ctrl-C: the episode is cut where it is; replay gets a moment to take its last rows."""
-        self.episode.abort('the episode node ends', void=True)
-        self.settle()
-        self.opening.end('the episode node ends')
+        self.cut('the episode node ends')
         self.leave_at_s = time.monotonic() + LEAVE_WITHIN_S
         self.shell.create_timer(0.02, self.on_leaving)
 
@@ -247,8 +288,9 @@ class EpisodeNode:
             self.shell.finish()
 
     def close(self) -> None:
-        """Rows that replay lacks are on disk."""
-        self.spool.close()
+        """Rows that replay lacks are on disk, unless it is full."""
+        if lost := self.spool.close():
+            self.shell.get_logger().error(f'the disk is full: {lost} rows are lost')
 
 
 def _message(r: Result) -> RunEpisode.Result:

@@ -1,6 +1,25 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comes before an episode's first step: arm, reset motion, person, cameras; one wait each."""
+"""What comes before an episode's first step: a wait for each of what it needs, in one order.
+
+Everything that a cell needs, the word that its episode node tells while that is away, and how long
+it waits (steady clock). Meanwhile nobody commands, so the arm holds; what comes in time ends the
+wait by itself. After that the episode is void with the reason, and the next goal waits anew.
+
+    away                    before the first step           in the episode
+    room on the disk        DISK_FULL, 10 s                 void at once, rows stay in memory
+    replay (256 rows back)  WAIT_REPLAY, 30 s               goes on, its rows wait on disk
+    arm                     WAIT_ARM, 8 s; a reset is void  void after 5 periods without a state
+                            at once, or after 30 s          (lockstep: WAIT_ARM, 8 s), at once when
+                                                            a new one is heard
+    person, where asked     WAIT_READY, `ready_within_s`    -
+    camera                  WAIT_CAMERA, 30 s               void at once, past `max_age_s`
+                                                            (lockstep: WAIT_CAMERA, 8 s)
+    weights, policy or      -                               WAIT_WEIGHTS, WAIT_POLICY,
+    demonstrator                                            WAIT_DEMONSTRATOR, 8 s; late steps
+    who asked for it        -                               goes on to its end; the next goal of
+                                                            anybody cuts it and takes its place
+"""
 
 from __future__ import annotations
 
@@ -14,16 +33,26 @@ from std_srvs.srv import Trigger
 from user_msgs.action import MoveTo
 
 from user_core.arm_config import Jointed
+from user_core.cell_client import UNSTORED_N
 from user_core.messages import doubles, pose_msg
 from user_core.node import Shell
 from user_core.outcome import Goal
 from user_robot.eyes import Eyes
 from user_robot.latch import Mode as ArmMode
 from user_robot.row import Sample
+from user_robot.spool import Spool
 from user_robot.task import Task
 
+ROOM_WITHIN_S, REPLAY_WITHIN_S = 10.0, 30.0
+"""An episode is given up when disk or replay take no rows for this long (steady clock): who asked
+may be gone, and no arm moves long after that.
+"""
 ARM_WITHIN_S, ACCEPT_WITHIN_S, RESET_WITHIN_S = 8.0, 3.0, 30.0
 """A reset fails when the arm is not heard, did not accept or end it in time (steady clock)."""
+HEARD_WITHIN_S = {'realtime': 0.5, 'lockstep': 2.0}
+"""An arm that was not heard for this long is away (steady clock); in lockstep it is silent in its
+reset.
+"""
 CAMERA_WITHIN_S = 30.0
 """An episode is given up when a camera is not seen for this long after the reset (steady clock);
 a device that was plugged out or had to be reset is back by then."""
@@ -33,18 +62,20 @@ class Opening:
     """Opens one episode at a time. Everything runs in the executor's thread.
 
     Attributes:
-        state: RESET, WAIT_READY, WAIT_CAMERA, or '' when nothing is opened.
-        sample: the arm's newest; whoever sets it calls `look`.
+        state: what is waited for, one word, or '' when nothing is opened.
+        sample: the arm's newest.
     """
 
-    def __init__(self, shell: Shell, task: Task, eyes: Eyes) -> None:
-        self.shell, self.task, self.eyes = shell, task, eyes
+    def __init__(self, shell: Shell, task: Task, eyes: Eyes, spool: Spool) -> None:
+        self.shell, self.task, self.eyes, self.spool = shell, task, eyes, spool
         self.cell = shell.config.cells[shell.cell]
         config, arm = shell.config.task, self.cell.arm
         self.speed = config.reset_speed_m_s, config.reset_speed_rad_s
         self.jointed = arm if isinstance(arm, Jointed) else None
         self.state = ''
         self.sample: Sample | None = None
+        self._heard_s, self._heard_within_s = 0.0, HEARD_WITHIN_S[shell.config.pace]
+        self._cut = ''
         self._resets = self._number = 0
         self._moving: Any = None
         self._moved = False
@@ -58,10 +89,15 @@ class Opening:
 
     async def open(self, goal: Goal, number: int) -> str:
         """Brings the cell to the start of the seed; '' or why it could not."""
-        self._number = number
+        self._number, self._cut = number, ''
+        spool = self.spool
         try:
             return (
-                await self._wait('RESET', ARM_WITHIN_S, self._arm_is_there)
+                await self._wait('DISK_FULL', ROOM_WITHIN_S, lambda: not spool.full)
+                or await self._wait(
+                    'WAIT_REPLAY', REPLAY_WITHIN_S, lambda: len(spool) <= UNSTORED_N
+                )
+                or await self._wait('WAIT_ARM', ARM_WITHIN_S, self._arm_is_there)
                 or await self._move(goal)
                 or await self._person()
                 or await self._wait('WAIT_CAMERA', CAMERA_WITHIN_S, lambda: not self._blind())
@@ -69,13 +105,32 @@ class Opening:
         finally:
             self.state = ''
 
+    def hear(self, sample: Sample) -> None:
+        """The arm's newest sample. Neither its episode nor its clock goes back, but in an arm that
+        was started anew.
+        """
+        before, self.sample, self._heard_s = self.sample or sample, sample, time.monotonic()
+        back = sample.episode < before.episode or sample.state.stamp_s < before.state.stamp_s
+        if back and self._resetting:
+            self.end(f'the arm of cell {self.shell.cell} was started anew')
+        self.look()
+
+    @property
+    def _resetting(self) -> bool:
+        """Whether the arm has been asked to come to the start."""
+        return self.state in ('RESET', 'WAIT_READY', 'WAIT_CAMERA')
+
+    def _silent(self) -> bool:
+        return time.monotonic() - self._heard_s > self._heard_within_s
+
     async def _wait(self, state: str, within_s: float, there: Callable[[], bool]) -> str:
         """Until `there()`; '' or why it took too long or was ended."""
         self.state, self._there, self._over = state, there, Future()
         self._since_s = time.monotonic()
         self._deadline_s = self._since_s + within_s
         self.look()
-        return str(await self._over)
+        said = '' if self._cut else str(await self._over)
+        return self._cut or said
 
     def look(self) -> None:
         """Something came: whoever waits for it goes on."""
@@ -87,9 +142,12 @@ class Opening:
         self.look()
         if self.state and time.monotonic() > self._deadline_s:
             self.end(self._late())
+        elif self._resetting and self.shell.config.pace == 'realtime' and self._silent():
+            self.end(f'the arm of cell {self.shell.cell} fell silent')
 
     def end(self, error: str) -> None:
         """Ends the present wait; with an error it is the last one."""
+        self._cut = self._cut or error
         if self.state and not self._over.done():
             self._over.set_result(error)
             if self._moving is not None:
@@ -97,22 +155,32 @@ class Opening:
 
     def reason(self) -> str:
         """What a person should know while nothing moves."""
+        if self.state in ('', 'RESET'):
+            return ''
         if self.state == 'WAIT_READY':
             return f'prepare the scene: user ready {self.shell.cell}'
-        return self._late() if self.state == 'WAIT_CAMERA' else ''
+        return self._late()
 
     def _late(self) -> str:
         if self.state == 'WAIT_READY':
             return f'nobody said ready for {self.cell.ready_within_s:.0f} s'
-        if self.state == 'WAIT_CAMERA':
-            return f'{self._blind()} (waiting for {time.monotonic() - self._since_s:.1f} s)'
-        return f'the arm of cell {self.shell.cell} does not answer: no reset in time'
+        lacks = {
+            'DISK_FULL': lambda: self.spool.full,
+            'WAIT_REPLAY': lambda: f'replay lacks {len(self.spool)} rows of this cell',
+            'WAIT_ARM': lambda: f'the arm of cell {self.shell.cell} does not answer',
+            'RESET': lambda: (
+                f'the arm of cell {self.shell.cell} does not answer: no reset in time'
+            ),
+            'WAIT_CAMERA': self._blind,
+        }
+        return f'{lacks[self.state]()} (waiting for {time.monotonic() - self._since_s:.1f} s)'
 
     # ------------------------------------------------------------------ the reset motion
 
     def _arm_is_there(self) -> bool:
-        """The arm was heard and takes reset motions."""
-        return self.sample is not None and self._moves.server_is_ready()
+        """The arm is heard and takes reset motions."""
+        heard = self.sample is not None and not self._silent()
+        return heard and self._moves.server_is_ready()
 
     async def _move(self, goal: Goal) -> str:
         """Moves the arm to the start; over at the first sample that it took there."""

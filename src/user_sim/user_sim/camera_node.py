@@ -18,10 +18,10 @@ from std_msgs.msg import Header
 from user_msgs.msg import RobotState
 
 from user_core import topics
+from user_core.diagnostics import Pulse
 from user_core.messages import stamp
 from user_core.node import Shell, run_node
 from user_robot.camera.camera import Lens
-from user_robot.camera.health import Herald
 from user_robot.camera.node import camera_info, image
 from user_robot.spread import Spread
 from user_sim.drawn import DrawnCameras
@@ -30,6 +30,8 @@ from user_sim.studio import WHOLE
 
 LOOK_S = 0.1
 """How often the cameras' state is looked at."""
+TELL_S = 1.0
+"""How often it is told."""
 
 
 class CameraNode:
@@ -44,10 +46,7 @@ class CameraNode:
             name: {key: shell.create_pub(key, camera=name) for key in keys}
             for name in self.drawn.views
         }
-        self.heralds = {
-            name: Herald(shell, topics.name('view', shell.cell, name).rpartition('/')[0], 'drawn')
-            for name in self.drawn.views
-        }
+        self.pulse = Pulse(TELL_S)
         self.latency = Spread()  # from the scene's being written to its view's being sent
         if lockstep:
             shell.create_sub('robot_state', self.on_state)
@@ -90,9 +89,11 @@ class CameraNode:
         all of them for rqt.
         """
         healths = {name: self.drawn.health(name) for name in self.drawn.views}
-        told = [self.heralds[name].tell(health) for name, health in healths.items()]
-        if any(told):
-            worst = max(healths.values(), key=lambda h: (h.state != 'STREAMING', h.age_s))
+        for name, h in healths.items():
+            part = topics.name('view', self.shell.cell, name).rpartition('/')[0]
+            self.shell.diagnose(part, h.state, h.reason, self.shell.hardware, h.numbers)
+        worst = max(healths.values(), key=lambda h: (h.state != 'STREAMING', h.age_s))
+        if self.pulse.due('cameras', worst.state):
             self.shell.metrics(
                 worst.state,
                 worst.reason,

@@ -15,8 +15,8 @@ from sensor_msgs.msg import CompressedImage, Image
 from user_core import jpeg
 from user_core.camera_config import TopicsCameraConfig
 from user_core.errors import UserError
+from user_core.guest import Guest
 from user_core.messages import NS, nanoseconds
-from user_core.node import Guest
 from user_robot.camera.camera import Frame, Lens
 
 CHANNELS = {

@@ -1,18 +1,10 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a camera is: in a word, in numbers, and as diagnostics for rqt and people."""
+"""How a camera is: in a word and in numbers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-import time
-
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
-
-from user_core.messages import stamp
-from user_core.node import Shell
-
-PERIOD_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,37 +40,3 @@ class Health:
             'dropped': self.dropped,
             'resets': self.resets,
         }
-
-
-class Herald:
-    """Publishes a camera's health on /diagnostics, each second and at once when its state changes.
-
-    Args:
-        shell: the node.
-        name: of cell and camera.
-        device: what it is.
-    """
-
-    def __init__(self, shell: Shell, name: str, device: str) -> None:
-        self.name, self.device = name, device
-        self._pub = shell.create_pub('diagnostics')
-        self._said, self._due = '', 0.0
-
-    def tell(self, health: Health) -> bool:
-        """To be called often; true when it was time to tell."""
-        now = time.monotonic()
-        if health.state == self._said and now < self._due:
-            return False
-        self._said, self._due = health.state, now + PERIOD_S
-        level = {'STREAMING': DiagnosticStatus.OK, 'OPENING': DiagnosticStatus.WARN}
-        status = DiagnosticStatus(
-            level=level.get(health.state, DiagnosticStatus.ERROR),
-            name=self.name,
-            hardware_id=self.device,
-            message=f'{health.state} {health.reason}'.strip(),
-            values=[KeyValue(key=k, value=f'{v:.6g}') for k, v in health.numbers.items()],
-        )
-        message = DiagnosticArray(status=[status])
-        message.header.stamp = stamp(time.time_ns())
-        self._pub.publish(message)
-        return True

@@ -11,15 +11,17 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import Header
 
 from user_core import jpeg
+from user_core.diagnostics import Pulse
 from user_core.messages import octets, stamp_s
 from user_core.node import Shell, run_node
 from user_robot.camera.camera import Frame, Lens, make_camera
 from user_robot.camera.framing import Framing
-from user_robot.camera.health import Herald
 from user_robot.camera.keeper import Keeper
 
 LOOK_S = 0.1
 """How often the camera's state is looked at."""
+TELL_S = 1.0
+"""How often it is told."""
 RAW = ('image_raw', 'image_raw/compressed', 'depth/image_raw', 'camera_info')
 
 
@@ -40,7 +42,7 @@ class CameraNode:
         self.view_pub = shell.create_pub(key)
         self.raw = {key: shell.create_pub(key) for key in RAW}
         self.camera = make_camera(config)
-        self.herald = Herald(shell, f'{shell.cell}/{shell.camera}', self.camera.title)
+        self.pulse, shell.hardware = Pulse(TELL_S), self.camera.title
         self.keeper = Keeper(
             self.camera, config.max_age_s, wake=lambda: shell.call_soon(self.publish)
         )
@@ -79,7 +81,7 @@ class CameraNode:
     def on_look(self) -> None:
         """How the camera is, each second and at once when that changes."""
         health, before = self.keeper.health(), self.state
-        if self.herald.tell(health):
+        if self.pulse.due('camera', health.state):
             self.shell.metrics(health.state, health.reason, **health.numbers)
         self.state = health.state
         if health.state != before:

@@ -20,8 +20,8 @@ from sensor_msgs.msg import JointState
 from user_core.arm_config import TopicsConfig
 from user_core.errors import UserError
 from user_core.geometry import Array, Pose
+from user_core.guest import Guest
 from user_core.messages import NS, nanoseconds, numbers, pose, pose_msg, stamp
-from user_core.node import Guest
 from user_robot.arm import BY_HAND, ArmState, Site
 from user_robot.follower import PoseFollower
 

@@ -14,7 +14,7 @@ from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import JointState
 
 from user_core.arm_config import TopicsConfig
-from user_core.node import Guest
+from user_core.guest import Guest
 from user_robot.verdict import Verdict, bad
 
 SPOKEN = {
