@@ -30,8 +30,8 @@ import time
 import cv2
 import numpy as np
 
+from user_core.guest import Guest
 from user_core.messages import NS, nanoseconds
-from user_core.node import Guest
 from user_core.topics import TOPICS, name
 from user_sim.recording import FPS, HEIGHT, WIDTH, bar, record
 

@@ -13,23 +13,22 @@ from launch_ros.parameter_descriptions import ParameterValue as Value
 
 from launch import LaunchDescription
 
-ARGUMENTS = {'config': 'peg_rlpd', 'set': '', 'machine': '', 'arm': '', 'run': ''}
+ARGUMENTS = {'config': 'peg_rlpd', 'set': '', 'machine': '', 'arm': '', 'run': '', 'resume': ''}
 
 
 def nodes(context):
     given = {name: LaunchConfiguration(name).perform(context) for name in ARGUMENTS}
-    own = [f'{name}={given[name]}' for name in ('machine', 'arm', 'run') if given[name]]
-    prefixes = os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
-    installed = (path for p in prefixes if os.path.exists(path := f'{p}/lib/user_core/user'))
-    user = next(installed, 'user')
+    own = [f'{k}={v}' for k, v in given.items() if v and k not in ('config', 'set')]
+    paths = (f'{p}/lib/user_core/user' for p in os.environ.get('AMENT_PREFIX_PATH', '').split(':'))
+    user = next(filter(os.path.exists, paths), 'user')
     command = [user, 'plan', '--create', given['config'], *given['set'].split(), *own]
     return [
         Node(
-            **{key: n[key] for key in ('package', 'executable', 'name', 'namespace', 'respawn')},
+            **{key: n[key] for key in ('package', 'executable', 'name', 'namespace')},
             additional_env=n['env'], output='screen', sigterm_timeout=f'{5 + n["end_s"]}',
             parameters=[{k: Value(v, value_type=str)} for k, v in n['parameters'].items()],
-            prefix=f'nice -n {n["nice"]}' if n['nice'] else None, respawn_delay=1.0,
-            on_exit=None if n['respawn'] else Shutdown(reason=f'{n["name"]} has ended'),
+            prefix=f'nice -n {n["nice"]}' if n['nice'] else None, respawn=True, respawn_delay=1.0,
+            on_exit=None if n['respawn'] else lambda e, _: [Shutdown()] * (e.returncode >= 0),
         )
         for n in json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     ]  # fmt: skip

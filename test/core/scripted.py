@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run over scripted cells: everything of it is real but the cells and the learner's numbers."""
 
+import hashlib
 from pathlib import Path
 
 from user_core.config import load
@@ -43,14 +44,15 @@ class ScriptedCell:
         )
 
 
-def make(tmp_path: Path, *cells, learner=None, overrides=()) -> Run:
+def make(tmp_path: Path, *cells, learner=None, overrides=(), stored=None, curve=None) -> Run:
     weights = tmp_path / 'weights'
-    weights.mkdir()
+    weights.mkdir(exist_ok=True)
     announced = {}
     for policy in ('actor', 'clone'):
         file = weights / f'{policy}.safetensors'
         file.write_bytes(policy.encode())
-        announced[policy] = Announced(policy, 3, policy, file)
+        sha256 = hashlib.sha256(policy.encode()).hexdigest()
+        announced[policy] = Announced(policy, 3, sha256, file)
     config = load(
         'peg_rlpd',
         [
@@ -73,6 +75,7 @@ def make(tmp_path: Path, *cells, learner=None, overrides=()) -> Run:
         learner or (lambda: LEARNER),
         list,
         announced.get,
-        lambda *_: None,
+        curve or (lambda *_: None),
         lambda _: None,
+        stored,
     )

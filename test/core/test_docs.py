@@ -18,8 +18,11 @@ from user_core.plan import plan
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / 'README.md', ROOT / 'Makefile', *sorted((ROOT / 'docs').glob('*.md'))]
-COMMAND = re.compile(r'\buser (run|plan|check|eval|status|ready|teach)((?: +[^\s`#|]+)*)')
-OWN = ('run', 'machine', 'episodes', 'only', 'move', 'with', 'out', 'overwrite', 'reach', 'force')
+COMMAND = re.compile(r'\buser (run|plan|check|doctor|eval|status|ready|teach)((?: +[^\s`#|]+)*)')
+OWN = (
+    'run', 'resume', 'machine', 'episodes', 'only', 'move', 'with', 'out', 'overwrite', 'reach',
+    'force',
+)  # fmt: skip
 """Words of the commands' own, which are no keys of a page."""
 SET = re.compile(r'set:="([^"]+)"')
 NO_KIND = 'arm=any'
@@ -45,7 +48,7 @@ def commands() -> list[tuple[str, str, list[str]]]:
     for path in PAGES:
         for verb, rest in COMMAND.findall(path.read_text()):
             words = rest.split()
-            name = words[0] if verb in ('run', 'plan', 'check') and words else 'peg_rlpd'
+            name = words[0] if verb in ('run', 'plan', 'check', 'doctor') and words else 'peg_rlpd'
             found.append((f'{path.name}: user {verb}{rest}', name, settings_of(words)))
         found += [
             (f'{path.name}: set:="{text}"', 'peg_rlpd', settings_of(text.split()))

@@ -3,15 +3,18 @@
 """Every node ends in order: it closes while it can still speak, and says why in one line."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 import json
 import os
 from pathlib import Path
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 
+from diagnostic_msgs.msg import DiagnosticArray
 import pytest
 import rclpy
 from rclpy.node import Node
@@ -19,9 +22,11 @@ from rclpy.qos import qos_profile_sensor_data
 from user_msgs.msg import Metrics, Observation
 from user_msgs.msg import RunConfig as RunConfigMsg
 
-from user_core import page, topics
+from user_core import page, states, topics
 from user_core.config import RunConfig, config_hash
+from user_core.messages import NS, nanoseconds
 
+ROOT = Path(__file__).parents[2]
 CONFIG = page.validate(RunConfig, {'name': 'probe'}, 'here')
 
 PROBE = """
@@ -95,7 +100,7 @@ def peer() -> Iterator[Node]:
     rclpy.shutdown(context=context)
 
 
-def states(peer: Node, until, seconds: float = 30.0) -> list[Metrics]:
+def metrics_of(peer: Node, until, seconds: float = 30.0) -> list[Metrics]:
     """Metrics heard until one fulfils the wish."""
     heard: list[Metrics] = peer.heard
     end = time.monotonic() + seconds
@@ -108,13 +113,65 @@ def states(peer: Node, until, seconds: float = 30.0) -> list[Metrics]:
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_closes_the_node_while_it_can_still_speak(tmp_path, peer, number):
     node = Started(tmp_path)
-    heard = states(peer, lambda m: m.state == 'UP')
+    heard = metrics_of(peer, lambda m: m.state == 'UP')
     assert heard[-1].node == '/arm0/probe'
     assert dict(zip(heard[-1].names, heard[-1].values, strict=True)) == {'step': 1.0}
     node.process.send_signal(number)
-    assert states(peer, lambda m: m.state == 'CLOSED')[-1].reason == 'asked to'
+    assert metrics_of(peer, lambda m: m.state == 'CLOSED')[-1].reason == 'asked to'
     assert node.end() == 0
     assert node.lines == ['closed']
+
+
+def test_metrics_are_diagnostics_too_each_second_and_at_once_when_the_state_changes(
+    tmp_path, peer
+):
+    body = """
+    def begin(self):
+        self.told = 0
+        self.shell.create_timer(0.05, self.tell)
+
+    def tell(self):
+        self.told += 1
+        if self.told <= 60:
+            self.shell.metrics('READY', step=float(self.told))
+        else:
+            self.shell.metrics('FAULT', 'it is hot', step=float(self.told))
+
+    Probe.begin, Probe.tell = begin, tell
+    """
+    said: list[DiagnosticArray] = []
+    reader = topics.TOPICS['diagnostics'].reader
+    peer.create_subscription(DiagnosticArray, '/diagnostics', said.append, reader)
+    node = Started(tmp_path, body)
+    metrics = metrics_of(peer, lambda m: m.state == 'FAULT' and m.values[0] > 90)
+    assert node.end(signal.SIGINT) == 0
+    statuses = [status for array in said for status in array.status]
+    assert {(s.name, s.hardware_id) for s in statuses} == {('/arm0/probe', 'arm0')}
+    ready = [s for s in statuses if s.message == 'READY']
+    fault = [s for s in statuses if s.message == 'FAULT it is hot']
+    assert {s.level for s in ready} == {b'\x00'}
+    assert {s.level for s in fault} == {b'\x02'}
+    first = {v.key: v.value for v in fault[0].values}
+    assert first == {'run': 'r1', 'step': '61'}  # the very first one that was of another state
+    assert {m.id.run for m in metrics} == {'r1'}
+    stamps = [nanoseconds(array.header.stamp) / NS for array in said if array.status[0] in ready]
+    assert all(after - before > 0.8 for before, after in pairwise(stamps))
+
+
+def test_every_state_word_has_one_level_and_an_unknown_one_wants_a_look():
+    words = [word for words in states.WORDS.values() for word in words]
+    assert len(words) == len(set(words))
+    assert states.level('FAULT') is states.Level.ERROR
+    assert states.level('SOMETHING_NEW') is states.Level.WARN
+    sources = [p.read_text() for p in (ROOT / 'src').glob('user_*/user_*/**/*.py')]
+    telling = re.compile(
+        r'(?:state(?:, self\.reason(?:, \w+)?)? = |Silence\(\s*|Health\(|_wait\(|metrics\(\s*'
+        r'|BLIND = )'
+        r"'([A-Z][A-Z_]+)'"
+    )
+    told = {word for text in sources for word in telling.findall(text)}
+    assert {'WAIT_CAMERA', 'STREAMING', 'STALE', 'WARMUP', 'RUNNING'} <= told
+    assert told - {'UP', 'CLOSED'} <= set(words)
 
 
 def test_a_signal_ends_a_node_that_waits_for_nothing(tmp_path):
@@ -191,10 +248,10 @@ def test_a_node_with_another_configuration_does_not_join(tmp_path, peer):
 def test_another_run_on_the_domain_and_the_own_configuration_are_fine(tmp_path, peer):
     publish_config(peer, 'another', '0123456789abcdef')
     node = Started(tmp_path)
-    states(peer, lambda m: m.state == 'UP')
+    metrics_of(peer, lambda m: m.state == 'UP')
     publish_config(peer, 'r1', config_hash(CONFIG))
     peer.heard.clear()
-    states(peer, lambda m: m.state == 'UP')
+    metrics_of(peer, lambda m: m.state == 'UP')
     assert node.end(signal.SIGINT) == 0
 
 

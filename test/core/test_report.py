@@ -22,7 +22,7 @@ def written(run: Run) -> dict:
     def refuse(word: str) -> None:
         raise ValueError(f'{word} is no JSON')
 
-    report.write(run)
+    report.write(run, report.of(run))
     return json.loads((run.folder / 'report.json').read_text(), parse_constant=refuse)
 
 
@@ -61,7 +61,7 @@ def test_a_solved_run_reports_its_streak_its_fresh_starts_and_the_baselines(tmp_
     assert numbers['fresh_episodes'] == 20
     assert numbers['fresh_success_rate'] == 1.0
     assert numbers['fresh_success_wilson_95'] == pytest.approx(report.wilson(20, 20))
-    assert (numbers['chosen_version'], numbers['chosen_sha256']) == (3, 'actor')
+    assert (numbers['chosen_version'], numbers['chosen_sha256']) == (3, run.best.sha256)
     assert numbers['steps_per_success'] == numbers['demo_steps_per_success'] == 25
     assert numbers['bc_success_rate'] == 0.6
     assert numbers['bc_sampled_success_rate'] == 1.0

@@ -8,9 +8,10 @@ import time
 import pytest
 from scripted import LEARNER, ScriptedCell, make
 
+from user_core import live
 from user_core.errors import UserError
 from user_core.outcome import Boundary, Episode, Mode
-from user_core.run import StoppedError
+from user_core.tally import StoppedError
 
 
 def test_a_run_goes_from_demonstrations_to_a_proven_version(tmp_path):
@@ -219,7 +220,7 @@ def test_the_live_line_moves_before_the_first_success(tmp_path):
     run = make(tmp_path, ScriptedCell(lambda goal, n: goal.mode is Mode.DEMO, length=100))
     run.demonstrate()
     run.train()
-    line = run.live()
+    line = live.line(run)
     for word in ('closest', 'force', 'Q'):
         assert word in line
 
@@ -229,7 +230,7 @@ def test_the_live_line_of_an_evaluation_counts_its_episodes_and_nothing_else(tmp
 
     def rule(goal, n):
         if goal.mode is Mode.EVAL and goal.policy == 'actor':
-            lines.append(run.live())
+            lines.append(live.line(run))
             return len(lines) != 13  # the third of the fresh starts
         return True
 

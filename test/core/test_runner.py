@@ -65,7 +65,8 @@ def test_the_run_s_exit_code_is_the_command_s_and_nothing_survives_it(tmp_path, 
 
 
 def test_every_line_is_prefixed_with_its_node_and_kept_in_its_log(tmp_path):
-    body = "print('one'); print('two\\nthree'); sys.stderr.write('four'); sys.stdout.flush()"
+    body = "print('one'); print('two\\nthree'); sys.stderr.write('four')"
+    body += '; sys.stdout.flush(); sys.stderr.flush()'
     code, lines = supervised(
         tmp_path,
         script('arm0/arm', f'{body}\ntime.sleep(60)'),
@@ -138,20 +139,48 @@ def test_a_missing_program_ends_the_run_with_its_name(tmp_path):
     assert '/no/such/program' in lines[0]
 
 
-def test_processes_end_one_after_another_and_the_first_started_last(tmp_path):
+def test_processes_end_stage_after_stage_and_those_of_one_together(tmp_path):
     body = f"""
     def end(*_):
-        time.sleep(0.1)
+        time.sleep(PAUSE)
         open({str(tmp_path / 'order')!r}, 'a').write(NAME + ' ')
         sys.exit(0)
-    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
     time.sleep(60)
     """
-    order = ['arm', 'replay', 'episode']
-    parts = [script(name, body.replace('NAME', repr(name))) for name in order]
+    stages = {'arm': (0, 0.0), 'replay': (1, 0.4), 'learner': (1, 0.0), 'episode': (2, 0.2)}
+    parts = [
+        script(name, body.replace('NAME', repr(name)).replace('PAUSE', str(pause)), stage=stage)
+        for name, (stage, pause) in stages.items()
+    ]
     code, _ = supervised(tmp_path, *parts, script('run', 'time.sleep(0.5)', leads=True))
     assert code == 0
-    assert (tmp_path / 'order').read_text().split() == ['episode', 'replay', 'arm']
+    assert (tmp_path / 'order').read_text().split() == ['episode', 'learner', 'replay', 'arm']
+
+
+def test_the_run_is_started_again_when_a_signal_killed_it_and_not_when_it_ended(tmp_path):
+    mark = tmp_path / 'again'
+    body = f"""
+    if not os.path.exists({str(mark)!r}):
+        open({str(mark)!r}, 'w').close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    sys.exit(3)
+    """
+    code, lines = supervised(tmp_path, script('arm'), script('run', body, leads=True))
+    assert code == 3
+    assert [line for line in lines if 'is started again' in line] == [
+        'the run ended (signal SIGKILL), is started again'
+    ]
+    assert len(pids(lines)) == 3  # the arm stayed
+
+
+def test_a_run_that_is_killed_again_and_again_ends_everything(tmp_path, monkeypatch):
+    monkeypatch.setattr('user_core.runner.BACK_OFF_S', (0.01,) * len(BACK_OFF_S))
+    body = 'os.kill(os.getpid(), signal.SIGKILL)'
+    code, lines = supervised(tmp_path, script('run', body, leads=True))
+    assert code == 1
+    assert sum('is started again' in line for line in lines) == len(BACK_OFF_S)
+    assert 'so the run ends' in lines[-1]
 
 
 RUNNER = """

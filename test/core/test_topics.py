@@ -109,3 +109,11 @@ def test_topics_of_ours_are_made_from_the_table_alone():
                 assert node.attr not in ('create_publisher', 'create_subscription'), (
                     f'{path.name}, line {node.lineno}: use create_pub and create_sub'
                 )
+
+
+def test_a_service_of_a_run_has_a_name_of_its_own_that_ros_takes():
+    from rclpy.validate_full_topic_name import validate_full_topic_name
+
+    names = {topics.of_run('fetch_weights', run) for run in ('peg', '7.night-run', 'peg-2')}
+    assert len(names) == 3
+    assert all(validate_full_topic_name(name, is_service=True) for name in names)

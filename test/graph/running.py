@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole run as a user starts it, on the test's own domain: start, look, kill, wait."""
 
+from contextlib import suppress
 import json
 import os
 from pathlib import Path
@@ -22,15 +23,19 @@ class Running:
     """One `user run`; its folder, its processes, its numbers."""
 
     def __init__(
-        self, runs: Path, *overrides: str, config: str = 'peg_rlpd', verb: str = 'run'
+        self,
+        runs: Path,
+        *overrides: str,
+        config: str = 'peg_rlpd',
+        verb: str = 'run',
+        inside: tuple[str, ...] = (),
     ) -> None:
         self.folder = runs / 'r'
         self.log = runs / 'log.txt'
         user = Path(sys.executable).with_name('user')
-        command = [str(user), verb, config, f'runs={runs}', 'run=r', *overrides]
-        self.process = subprocess.Popen(
-            command, stdout=self.log.open('w'), stderr=subprocess.STDOUT
-        )
+        command = [*inside, str(user), verb, config, f'runs={runs}', 'run=r', *overrides]
+        with self.log.open('a') as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
 
     def status(self) -> dict:
         """The run's own status, {} before the first."""
@@ -64,6 +69,32 @@ class Running:
                 found.append(int(folder.name))
         assert found, f'no process of {executable}'
         return max(found)
+
+    def nodes(self) -> dict[str, int]:
+        """The newest process of each node, by its place in the graph, e.g. /arm0/arm."""
+        found: dict[str, int] = {}
+        for folder in Path('/proc').iterdir():
+            try:
+                words = (folder / 'cmdline').read_bytes().decode().split('\0')
+            except OSError:
+                continue
+            if any(w.startswith(f'{self.folder}/params/') for w in words):
+                parts = dict(w.split(':=') for w in words if ':=' in w)
+                path = f'{parts["__ns"].rstrip("/")}/{parts["__node"]}'
+                found[path] = max(int(folder.name), found.get(path, 0))
+        return found
+
+    def kill_all(self, seconds: float = 30.0) -> None:
+        """Kill -9 of the supervisor and of every node at once; waits until all are gone."""
+        pids = [self.process.pid, *self.nodes().values()]
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        end = time.monotonic() + seconds
+        while left := self.nodes():
+            assert time.monotonic() < end, f'still there after {seconds} s: {left}'
+            time.sleep(0.05)
 
     def kill(self, executable: str, node: str = '') -> int:
         """Kill -9 of a node."""

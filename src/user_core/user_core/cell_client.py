@@ -9,6 +9,7 @@ import threading
 import time
 
 from action_msgs.msg import GoalStatus
+from action_msgs.srv import CancelGoal
 import numpy as np
 from rclpy.action import ActionClient
 from rclpy.task import Future
@@ -34,6 +35,7 @@ class CellClient:
         heard: steady time of the cell's last heartbeat, set by the executor's thread.
         incarnation: when the cell's episode node was started, as its heartbeat says.
         unstored: its rows that replay lacks, as its heartbeat says.
+        state: what it does, as its heartbeat says; empty before the first.
     """
 
     def __init__(self, shell: Shell, cell: str, stopping: Callable[[], bool]) -> None:
@@ -42,6 +44,9 @@ class CellClient:
         self.heard = time.monotonic()
         self.incarnation: float | None = None
         self.unstored = 0.0
+        self.state = ''
+        cancel = f'/{cell}/run_episode/_action/cancel_goal'
+        self._cancel = shell.create_client(CancelGoal, cancel)
 
     def __call__(self, goal: Goal) -> Episode:
         """One episode; never raises: what hinders it is a void episode with the reason."""
@@ -84,6 +89,16 @@ class CellClient:
         if answer[1].status == GoalStatus.STATUS_ABORTED:  # a fault: its result is empty
             return self._void(goal, f'the episode node of {self.cell} failed in the episode')
         return self._episode(goal, answer[1].result)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether it does nothing and replay has all its rows."""
+        return self.state == 'IDLE' and not self.unstored
+
+    def clear(self) -> None:
+        """Cancels an episode that runs for nobody, because the run that wanted it was killed."""
+        if self._cancel.service_is_ready():
+            self._cancel.call_async(CancelGoal.Request())  # no identity: every goal
 
     def _void(self, goal: Goal, reason: str) -> Episode:
         return Episode(goal, self.cell, Boundary.ABORT, reason, void=True)

@@ -169,7 +169,7 @@ def domain(config: RunConfig, machine: str | None = None) -> str:
     Raises:
         UserError: a cell of the same name is alive, or the domain cannot be joined.
     """
-    from user_core.node import Guest  # ROS is slow to import
+    from user_core.guest import Guest  # ROS is slow to import
 
     here = {n for n, cell in config.cells.items() if machine in (None, cell.machine)}
     number = os.environ.get('ROS_DOMAIN_ID') or '0'

@@ -1,46 +1,32 @@
 # Copyright 2026 The USER authors
 # SPDX-License-Identifier: Apache-2.0
-"""The `user` command: run, plan, check, eval, status, ready, teach.
+"""The `user` command: run, plan, check, eval, status, doctor, ready, teach.
 
 Settings are `key=value`; besides the page's own keys, `run=NAME` names the run folder,
-`machine=NAME` starts only that machine's part, `only=arm` only the arms and their devices,
-`arm=KIND` chooses every cell's arm, `with=FILE` puts a fragment over the page.
+`resume=latest|NAME|FOLDER` goes on with one, `machine=NAME` starts only that machine's part,
+`only=arm` only the arms and their devices, `arm=KIND` chooses every cell's arm, `with=FILE` puts a
+fragment over the page.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 import os
 from pathlib import Path
 import sys
 from typing import Any
 
-from user_core import check, check_arm, run_folder
+from user_core import check, check_arm, reopen, run_folder, run_lock, shared_memory, status
 from user_core.config import RunConfig, config_hash, load
 from user_core.errors import UserError
-from user_core.plan import part_of, plan, plan_json
+from user_core.plan import SERVANT, part_of, plan, plan_json
 from user_core.runner import Process, Supervisor, find_executable, may_have, processes
 
 CURVES = 'tensorboard'
 """Folder of TensorBoard's event files in a run folder."""
-NUMBERS = {
-    'learner': ('version', 'updates', 'utd', 'backlog', 'q', 'alpha'),
-    'policy': ('version', 'answers', 'refused', 'work_p50_s', 'work_p99_s'),
-    'replay': ('rows', 'lost', 'bad', 'duplicates'),
-    'episode': (
-        'rows',
-        'rows_unacknowledged',
-        'rows_resent',
-        'rows_damaged',
-        'late_actions',
-        'stray_actions',
-    ),
-    'arm': ('steps', 'behind_s', 'clock_s'),
-    'camera': ('age_s', 'fps', 'frames', 'dropped', 'resets'),
-}
-"""A node's numbers that `user status` shows; of other nodes it shows the first five."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,6 +73,12 @@ def _parser() -> argparse.ArgumentParser:
     added = verb('status', _status, 'Say what a run is doing')
     latest = 'run folder or its name; the latest if left out'
     added.add_argument('run', nargs='?', help=latest)
+    added.add_argument('--live', action='store_true', help='again each second, until Ctrl-C')
+    added = verb('doctor', _doctor, 'Look at this machine: one line a thing, with what mends it')
+    added.add_argument(
+        'settings', nargs='*', metavar='[config] key=value',
+        help='the page that shall run here, its settings, machine=NAME, run=NAME',
+    )  # fmt: skip
     added = verb('ready', _ready, 'Say that the scene is ready for the next episode')
     added.add_argument('cell', nargs='?', help='its name; every cell that asks if left out')
     added.add_argument('--run', help=latest)
@@ -106,9 +98,21 @@ def _take(settings: Sequence[str], *own: str) -> tuple[list[str], dict[str, str]
     return [t for key, t in pairs if key not in own], {k: v for k, v in mine.items() if v}
 
 
+def _page(words: list[str]) -> tuple[str, list[str]]:
+    """The page, where the first word names one, else ''; and the settings."""
+    named = bool(words) and '=' not in words[0]
+    return (words[0], words[1:]) if named else ('', words)
+
+
 def _run(options: argparse.Namespace) -> int:
-    settings, own = _take(options.settings, 'run', 'machine', 'only')
-    return _start(load(options.config, settings), own)
+    settings, own = _take(options.settings, 'run', 'machine', 'only', 'resume')
+    if 'resume' not in own:
+        return _start(load(options.config, settings), own)
+    known = reopen.reopen(options.config, settings, own['resume'], own.get('machine'))
+    if said := reopen.reached(known.config, known.folder):
+        print(said)
+        return 0
+    return _start(known.config, own, known)
 
 
 def _eval(options: argparse.Namespace) -> int:
@@ -122,12 +126,50 @@ def _eval(options: argparse.Namespace) -> int:
     return _start(config, own)
 
 
-def _start(config: RunConfig, own: dict[str, str]) -> int:
+def _start(config: RunConfig, own: dict[str, str], known: reopen.Reopened | None = None) -> int:
     machine = own.get('machine')
     nodes = plan(config, machine)
     if 'only' in own:
         nodes = part_of(nodes, own['only'].split(','))
     stay_on_this_machine(config)
+    run = _name(config, own, known)
+    for node in nodes:
+        find_executable(node.package, node.executable)
+    lock = run_lock.claim_when_left(known.folder, _tell) if known else None
+    check.gpu(config, nodes)
+    check.disk(config)
+    check.memory(config, nodes)
+    check.port(config)
+    if known is None:
+        check.domain(config, machine)
+        folder = run_folder.create(config, run)
+        lock = run_lock.claim(folder / run_lock.SUPERVISOR)
+    else:
+        reopen.domain(config, machine, _tell)
+        folder = known.folder
+        run_folder.reopen(config, folder)
+        for line in known.kept:
+            _tell(line)
+    if removed := shared_memory.clean().text:
+        _tell(f'shared memory: {removed}')
+    parts = processes(nodes, config.to_json(), run, folder)
+    if config.tensorboard_port is not None and any(part.leads for part in parts):
+        parts.insert(0, _curves(config.tensorboard_port, folder))
+    _tell(f'run folder: {folder}')
+    return Supervisor(parts, folder / 'logs', lock=lock).run()
+
+
+def _name(config: RunConfig, own: dict[str, str], known: reopen.Reopened | None) -> str:
+    """The run's name: of a new one it is free, of one that goes on it stays."""
+    machine = own.get('machine')
+    if known is not None:
+        if own.get('run', known.folder.name) != known.folder.name:
+            raise UserError(
+                f'run={own["run"]} and resume={own["resume"]} name two runs',
+                'a run that goes on keeps its folder',
+                'Leave one of them out',
+            )
+        return known.folder.name
     if machine and len(config.machines) > 1 and 'run' not in own:
         raise UserError(
             f'The part of machine {machine} needs the name of the run',
@@ -135,19 +177,16 @@ def _start(config: RunConfig, own: dict[str, str]) -> int:
             'Give every machine the same run=NAME',
         )
     run = run_folder.name_of(config, own.get('run'))
-    for node in nodes:
-        find_executable(node.package, node.executable)
-    check.gpu(config, nodes)
-    check.disk(config)
-    check.memory(config, nodes)
-    check.port(config)
-    check.domain(config, machine)
-    folder = run_folder.create(config, run)
-    parts = processes(nodes, config.to_json(), run, folder)
-    if config.tensorboard_port is not None and any(part.leads for part in parts):
-        parts.insert(0, _curves(config.tensorboard_port, folder))
-    print(f'run folder: {folder}', flush=True)
-    return Supervisor(parts, folder / 'logs').run()
+    run_folder.refuse_existing(config, run)
+    return run
+
+
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _warn(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def stay_on_this_machine(config: RunConfig) -> None:
@@ -159,17 +198,32 @@ def stay_on_this_machine(config: RunConfig) -> None:
 def _curves(port: int, folder: Path) -> Process:
     command = [sys.executable, '-m', 'tensorboard.main', '--logdir', str(folder / CURVES)]
     command += ['--port', str(port), '--host', '127.0.0.1', '--load_fast', 'false']
-    return Process('curves', command, respawn=True, required=False)
+    return Process('curves', command, respawn=True, required=False, stage=SERVANT)
 
 
 def _plan(options: argparse.Namespace) -> None:
-    settings, own = _take(options.settings, 'run', 'machine')
-    config = load(options.config, settings)
-    run = run_folder.name_of(config, own.get('run'))
-    folder = Path(config.runs).absolute() / run
-    text = plan_json(config, run, folder, own.get('machine'))
-    if options.create:
+    settings, own = _take(options.settings, 'run', 'machine', 'resume')
+    machine, known = own.get('machine'), None
+    if 'resume' in own:
+        known = reopen.reopen(options.config, settings, own['resume'], machine)
+    config = known.config if known else load(options.config, settings)
+    if options.create or known:
+        run = _name(config, own, known)
+    else:
+        run = run_folder.name_of(config, own.get('run'))
+    folder = known.folder if known else Path(config.runs).absolute() / run
+    text = plan_json(config, run, folder, machine)
+    if options.create and known is None:
         run_folder.create(config, run)
+    elif options.create:
+        if said := reopen.reached(config, folder):
+            raise UserError(said)
+        os.close(run_lock.claim_when_left(folder, _warn))
+        run_folder.reopen(config, folder)
+    if options.create:
+        shared_memory.clean()
+    for line in known.kept if known else ():
+        _warn(line)
     print(text)
 
 
@@ -204,26 +258,22 @@ def _check(options: argparse.Namespace) -> int:
 
 def _status(options: argparse.Namespace) -> None:
     folder = run_folder.find(options.run)
-    said, age_s = run_folder.status(folder)
-    if said.get('phase') == 'END':
-        state = 'ended'
-    elif age_s < run_folder.STALE_S:
-        state = f'said {age_s:.0f} s ago'
+    if options.live:
+        with suppress(KeyboardInterrupt):  # the way to end it
+            status.watch(folder, sys.stdout)
     else:
-        state = f'stale, last said {age_s:.0f} s ago: it was killed or hangs'
-    print(f'{folder.name}: {state}')
-    nodes = dict(sorted(said.get('nodes', {}).items()))
-    if said.get('live'):
-        print(f'  {said["live"]}')
-    else:
-        for key in ('phase', 'env_steps', 'demos'):
-            if key in said:
-                print(f'  {key}: {said[key]}')
-    if said.get('reason'):
-        print(f'  reason: {said["reason"]}')
-    width = max((len(name) for name in nodes), default=0) + 1
-    for name, node in nodes.items():
-        print(f'  {_age(node)}  {name + ":":{width}} {_says(name, node)}')
+        print(status.show(folder))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from user_core import doctor  # ROS is slow to import
+
+    settings, own = _take(options.settings, 'machine', 'run')
+    page, rest = _page(settings)
+    config = load(page or 'peg_rlpd', rest) if page or rest else None
+    if config is not None:
+        stay_on_this_machine(config)
+    return doctor.report(doctor.examine(config, own.get('machine'), own.get('run')))
 
 
 def _ready(options: argparse.Namespace) -> None:
@@ -235,29 +285,9 @@ def _ready(options: argparse.Namespace) -> None:
 
 
 def _teach(options: argparse.Namespace) -> None:
-    settings = options.settings
-    named = bool(settings) and '=' not in settings[0]
-    page, rest = (settings[0], settings[1:]) if named else ('peg_rlpd', settings)
+    page, rest = _page(options.settings)
     program = find_executable('user_robot', 'teach')
-    os.execv(program, [str(program), options.task, page, *rest])
-
-
-def _age(node: dict[str, Any]) -> str:
-    """How long the run had not heard of the node when it wrote its status."""
-    return f'{node["age_s"]:5.1f} s ago' if 'age_s' in node else f'{"":11}'
-
-
-def _says(name: str, node: dict[str, Any]) -> str:
-    """A node's state, why, and the numbers that people look at first."""
-    text = f'{node.get("state", "?")} {node.get("reason") or ""}'.rstrip()
-    own = {k: v for k, v in node.items() if k not in ('state', 'reason', 'age_s')}
-    keys = NUMBERS.get(name.rpartition('/')[2], tuple(own)[:5])
-    return '  '.join([text, *(f'{key} {_short(own[key])}' for key in keys if key in own)])
-
-
-def _short(value: float) -> str:
-    plain = abs(value) >= 100 or float(value).is_integer()
-    return f'{value:.0f}' if plain else f'{value:.3g}'
+    os.execv(program, [str(program), options.task, page or 'peg_rlpd', *rest])
 
 
 if __name__ == '__main__':

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from user_core import page
+from user_core import page, resume
 from user_core.arm_config import (
     LOCKSTEP,
     Arm,
@@ -93,6 +93,7 @@ __all__ = [
     'V4l2Config',
     'config_hash',
     'load',
+    'resume_hash',
     'weights_hash',
 ]
 
@@ -313,6 +314,11 @@ def from_json(text: str, origin: str = 'the configuration') -> RunConfig:
 def config_hash(config: RunConfig) -> str:
     """16 hex digits over everything that the nodes of one run must agree on."""
     return _hash(config.model_dump(mode='json', exclude={'runs', 'tensorboard_port'}))
+
+
+def resume_hash(config: RunConfig) -> str:
+    """16 hex digits over what a resumed run may not change: what was learned depends on it."""
+    return _hash(resume.fixed(config.model_dump(mode='json')))
 
 
 def weights_hash(config: RunConfig) -> str:

@@ -191,6 +191,10 @@ class Learner(Section):
     max_backlog_updates: Count = 400
     """Lockstep: no new training episode while more updates than this are owed."""
     max_policy_lag: Count | None = None
-    """Versions a policy may be behind before it stops answering; null: any."""
+    """Versions that a policy may be behind the learner's newest in training; further behind it
+    stops answering, and the arm holds, until it has a newer one. null: any."""
     max_stale_s: NonNegative | None = None
-    """Time without a word of the learner after which a policy stops answering; null: any."""
+    """Time in seconds without a sign of the learner's training after which a policy stops
+    answering in training, and the arm holds, until there is one. A learner that waits for rows
+    gives signs; one that is gone, out of reach or stuck gives none, and the robot would work for
+    nothing. To be longer than a checkpoint takes to save. null: any."""

@@ -10,7 +10,7 @@ holds) while its context still lives.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 import ctypes
 import os
@@ -39,13 +39,15 @@ from rclpy.publisher import Publisher
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
-from user_msgs.msg import Metrics
+from user_msgs.msg import Metrics, StepId
 from user_msgs.msg import RunConfig as RunConfigMsg
 
-from user_core import topics
+from user_core import diagnostics, topics
 from user_core.config import RunConfig, config_hash, from_json
 from user_core.errors import UserError
 from user_core.messages import doubles, stamp
+from user_core.plan import machine_of
+from user_core.shared_memory import Lease
 
 CLOSE_WITHIN_S = 14.0
 """A node that has not ended this long after the first signal is cut off."""
@@ -65,6 +67,8 @@ class Shell(Node):
         cell: its cell's name, empty for nodes that belong to none.
         camera: its camera's name, empty for nodes that belong to none.
         hash: the configuration's hash.
+        hardware: what diagnostics name as the hardware: its cell, else its machine.
+        lease: keeps what the run has in shared memory.
         exit_code: set by `finish`, None while the node runs.
     """
 
@@ -86,10 +90,15 @@ class Shell(Node):
         if self.cell not in self.config.cells:
             self.cell = self.camera = ''
         self.hash = config_hash(self.config)
+        path = self.get_fully_qualified_name()
+        self.hardware = self.cell or machine_of(self.config, path) or socket.gethostname()
         self.exit_code: int | None = None
         self._soon: deque[Callable[[], None]] = deque()
         self._wake = self.create_guard_condition(self._drain)
         self._metrics = self.create_pub('metrics')
+        self._diagnostics = self.create_pub('diagnostics')
+        self.lease = Lease(self.run)
+        self._pulse = diagnostics.Pulse(diagnostics.PERIOD_S)
         self.create_sub('run_config', self._agree)
 
     def create_pub(
@@ -125,17 +134,32 @@ class Shell(Node):
         )
 
     def metrics(self, state: str, reason: str = '', **values: float) -> None:
-        """Publishes the node's state, one word, why, and named numbers."""
+        """Publishes the node's state, one word, why, and named numbers: for the run, and as
+        diagnostics for other monitors. Every node does that once a second or more often.
+        """
+        node = self.get_fully_qualified_name()
         self._metrics.publish(
             Metrics(
+                id=StepId(run=self.run, cell=self.cell),
                 stamp=stamp(time.time_ns()),
-                node=self.get_fully_qualified_name(),
+                node=node,
                 state=state,
                 reason=reason,
                 names=list(values),
                 values=doubles(list(values.values())),
             )
         )
+        self.diagnose(node, state, reason, self.hardware, values)
+
+    def diagnose(
+        self, name: str, state: str, reason: str, hardware: str, values: Mapping[str, float]
+    ) -> None:
+        """Diagnostics alone, of a part of the node; once a second, and at once when the state
+        changes, however often this is called.
+        """
+        if self._pulse.due(name, state):
+            told: dict[str, float | str] = {'run': self.run, **values}
+            self._diagnostics.publish(diagnostics.array(name, hardware, state, reason, told))
 
     def call_soon(self, function: Callable[[], None]) -> None:
         """Runs the function in the executor's thread; may be called from any thread."""
@@ -177,42 +201,6 @@ class Shell(Node):
             )
 
         timer = self.create_timer(1.0, report)
-
-
-class Guest:
-    """A node of its own, in a context of its own, for whoever is no node of a plan: a check, a
-    command, a driver whose arm is on a ROS graph. No signal handlers, no global arguments.
-
-    Attributes:
-        node: for publishers, subscriptions and clients.
-        executor: holds the node; whoever made the guest spins it.
-    """
-
-    def __init__(self, name: str, namespace: str = '/') -> None:
-        self.context = rclpy.Context()
-        rclpy.init(args=[], context=self.context, signal_handler_options=SignalHandlerOptions.NO)
-        self.node = Node(
-            name,
-            namespace=namespace,
-            context=self.context,
-            enable_rosout=False,
-            start_parameter_services=False,
-        )
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
-
-    def __enter__(self) -> Guest:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Leaves the graph."""
-        self.executor.shutdown(timeout_sec=1.0)
-        self.node.destroy_node()
-        with suppress(Exception):  # somebody ended the context
-            rclpy.shutdown(context=self.context)
 
 
 def run_node(build: Callable[..., Any], name: str) -> NoReturn:
@@ -272,6 +260,7 @@ def run_node(build: Callable[..., Any], name: str) -> NoReturn:
                 if isinstance(action, (ActionClient, ActionServer)):
                     action.destroy()
             shell.destroy_node()
+            shell.lease.close()
     rclpy.try_shutdown()
     # The graph is left. What the interpreter and C++ would now take apart, a thread may still use.
     for stream in (sys.stdout, sys.stderr):

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan: which nodes a configuration starts, where, and how. `user run` and launch render it.
 
-The list's order is the order of starting; ending goes the other way round, so that the run stops
-asking first and an arm goes last, when nobody commands it any more.
+The list's order is the order of starting. Ending goes by stages, so that the run stops asking
+first, then episodes close, then all who served them, then arms, when nobody commands them any
+more, at last the simulated devices that arms let go of.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _KEEP_MEMORY = {
     'MALLOC_TOP_PAD_': '67108864',
 }
 
+DEVICE, ARM, SERVANT, EPISODE, RUN = range(5)
+"""Stages of ending; the highest one comes first."""
 ARM_END_S = 15.0
 """An arm holds, parks and lets go within this."""
 DEVICES = {'franka_sim': 'franka_server', 'arx_sim': 'arx_bus'}
@@ -49,6 +52,7 @@ class NodeSpec:
         env: added to the environment.
         required: the run ends when it is gone for good.
         end_s: time it gets to end in its own order, also after a second Ctrl-C.
+        stage: who ends with whom: DEVICE, ARM, SERVANT, EPISODE or RUN.
     """
 
     package: str
@@ -61,6 +65,7 @@ class NodeSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     required: bool = True
     end_s: float = 0.0
+    stage: int = SERVANT
 
     @property
     def path(self) -> str:
@@ -81,12 +86,13 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
     trains = config.evaluate is None
     cells = config.cells.items()
     nodes = [
-        _cell('user_sim', DEVICES[cell.arm.kind], name, cell, nice=-15)
+        _cell('user_sim', DEVICES[cell.arm.kind], name, cell, DEVICE, nice=-15)
         for name, cell in cells
         if cell.arm.kind in DEVICES
     ]
     nodes += [
-        _cell('user_robot', 'arm', name, cell, nice=-10, end_s=ARM_END_S) for name, cell in cells
+        _cell('user_robot', 'arm', name, cell, ARM, nice=-10, end_s=ARM_END_S)
+        for name, cell in cells
     ]
     nodes += [node for name, cell in cells for node in _cameras(name, cell)]
     nodes.append(_learning('replay', config.replay.machine))
@@ -106,12 +112,21 @@ def plan(config: RunConfig, machine: str | None = None) -> list[NodeSpec]:
         for name, cell in cells
         if trains and cell.teleop is not None and cell.teleop.kind == 'script'
     ]
-    nodes += [_cell('user_robot', 'episode', name, cell, nice=-10) for name, cell in cells]
-    run = NodeSpec('user_core', 'run', 'run', '/', config.replay.machine, False, env=_ONE_THREAD)
+    nodes += [
+        _cell('user_robot', 'episode', name, cell, EPISODE, nice=-10) for name, cell in cells
+    ]
+    run = NodeSpec(
+        'user_core', 'run', 'run', '/', config.replay.machine, False, env=_ONE_THREAD, stage=RUN
+    )
     here = [node for node in (*nodes, run) if machine in (None, node.machine)]
     if not here:
         raise UserError(f'The page places nothing on machine {machine}')
     return here
+
+
+def machine_of(config: RunConfig, path: str) -> str:
+    """The machine that a node of the graph belongs to; '' for a node that no plan has."""
+    return next((node.machine for node in plan(config) if node.path == path), '')
 
 
 def part_of(nodes: list[NodeSpec], executables: Sequence[str]) -> list[NodeSpec]:
@@ -143,11 +158,17 @@ def _cameras(name: str, cell: Cell) -> list[NodeSpec]:
 
 
 def _cell(
-    package: str, executable: str, name: str, cell: Cell, nice: int = 0, end_s: float = 0.0
+    package: str,
+    executable: str,
+    name: str,
+    cell: Cell,
+    stage: int = SERVANT,
+    nice: int = 0,
+    end_s: float = 0.0,
 ) -> NodeSpec:
     return NodeSpec(
         package, executable, executable, f'/{name}', cell.machine, nice=nice, env=_ONE_THREAD,
-        end_s=end_s,
+        end_s=end_s, stage=stage,
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from std_srvs.srv import Trigger
 from user_core import topics
 from user_core.config import RunConfig
 from user_core.errors import UserError
-from user_core.node import Guest
+from user_core.guest import Guest
 
 WITHIN_S = 5.0
 """A living cell answers within this."""

@@ -96,8 +96,8 @@ def report(run: Run) -> dict:
         'bc_steps_per_success': steps_per_success(clone),
         'bc_sampled_success_rate': success_rate(sampled),
         'bc_sampled_steps_per_success': steps_per_success(sampled),
-        'demos': sum(e.success for e in run.demos),
-        'demo_attempts': len(run.demos),
+        'demos': run.good_demos,
+        'demo_attempts': len(run.demos) + max(run.unlisted, 0),
         'demo_success_rate': success_rate(run.demos),
         'demo_steps_per_success': steps_per_success(run.demos),
         'force_p50_n': quantile(forces, 0.5),
@@ -174,10 +174,13 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def write(run: Run) -> dict:
-    """Writes report.json (whole or not at all) into the run folder; returns what it holds."""
-    numbers = _finite(report(run))
+def of(run: Run) -> dict:
+    """What report.json holds of the run."""
+    return dict(_finite(report(run)))
+
+
+def write(run: Run, numbers: dict) -> None:
+    """Writes report.json (whole or not at all) into the run folder."""
     part = run.folder / 'report.json.part'
     part.write_text(json.dumps(numbers, indent=1, allow_nan=False) + '\n')
     part.replace(run.folder / 'report.json')
-    return numbers

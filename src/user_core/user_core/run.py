@@ -3,36 +3,38 @@
 """The run: demonstrations, training, evaluation, end. Reads top to bottom in `Run.__call__`.
 
 It sits above the data's path: it asks cells for episodes and reads what the learner says of
-itself. No rclpy here; `run_node` gives it cells, the learner's numbers and the announced weights.
+itself. What it knows is the sum of its journal, so it goes on from there after any kill: each
+phase looks first at what is done already. No rclpy here; `run_node` gives it cells, the learner's
+numbers and the announced weights.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 import itertools
 import math
 from pathlib import Path
-import shutil
-import threading
 import time
 
 import numpy as np
 
+from user_core import frozen, gate
 from user_core.config import RunConfig
 from user_core.errors import UserError
+from user_core.journal import line_of
 from user_core.outcome import Announced, Attempt, Episode, Goal, Mode
-
-
-class StoppedError(Exception):
-    """Somebody asked the run to end early."""
-
+from user_core.tally import Recorded, StoppedError, Stored
 
 PATIENCE_S = 90.0
 """A run ends when a cell, the learner or weights have not come for this long."""
 
 
-class Run:
-    """One run from the first demonstration to the report.
+def _nothing_hinders() -> str:
+    return ''
+
+
+class Run(Recorded):
+    """One run from the first demonstration to the report, however often it is cut.
 
     Attributes:
         cells: a blocking call for each cell, made from a thread of its own.
@@ -41,9 +43,11 @@ class Run:
         announced: gives the newest weights of a policy, or None.
         curve: takes a name, a value and the step it belongs to.
         say: takes a line for people.
-        stop: ends the run early when set, from any thread.
-        evaluating: kind, episodes so far and episodes wanted of the newest attempt.
-        awaited_s: steady time at which a cell last waited for a person, set from outside.
+        stored: gives what the store holds once all rows are in it, None before that.
+        hindered: why no episode may begin now although the run is well, or ''.
+        reason: how the newest episode ended.
+        wanted: episodes of the evaluation that is under way.
+        awaited_s: steady time at which somebody last said that he is to be waited for.
     """
 
     def __init__(
@@ -56,24 +60,19 @@ class Run:
         announced: Callable[[str], Announced | None],
         curve: Callable[[str, float, int], None],
         say: Callable[[str], None],
+        stored: Callable[[], Stored | None] | None = None,
+        hindered: Callable[[], str] = _nothing_hinders,
     ) -> None:
+        super().__init__(folder, config.evaluation.gate_window)
         self.config, self.folder, self.say = config, folder, say
         self.cells, self.learner, self.arms = cells, learner, arms
         self.announced, self.curve = announced, curve
-        self.stop = threading.Event()
-        self.phase = 'START'
+        self.stored, self.hindered = stored, hindered
         self.reason = ''
-        self.started = time.monotonic()
-        self.demos: list[Episode] = []
-        self.trained: list[Episode] = []
-        self.attempts: list[Attempt] = []
-        self.env_steps = 0
-        self.seconds: dict[str, float] = {}
-        self.recent: deque[Episode] = deque(maxlen=config.evaluation.gate_window)
-        self.best: Attempt | None = None
-        self.evaluating: tuple[str, list[Episode], int] | None = None
-        self.progress = (-1.0, time.monotonic())
+        self.wanted = 0
+        self.progress = (-1.0, self.started)
         self.awaited_s = self.started
+        self._streams = {stream: self.seeds(stream, self._unused(stream)) for stream in (0, 1)}
 
     # ---------------------------------------------------------------- the story
 
@@ -84,32 +83,61 @@ class Run:
             UserError: the run cannot go on.
             StoppedError: `stop` was set.
         """
+        rule = self.config.evaluation
+        self.record('start', name=self.config.name)
         if self.config.evaluate:
-            self.best = self.evaluate(
-                'fresh', self.weights('actor'), self.config.evaluation.fresh_episodes
-            )
+            if self.best is None:
+                self.evaluate('fresh', self.weights('actor'), rule.fresh_episodes)
             return True
+        if self.starts > 1:
+            self.settle()
         self.demonstrate()
-        solved = False
-        while not solved and self.train():
-            solved = self.prove()
-        if solved:
-            self.compare()
-        return solved
+        while not gate.solved(self, rule):
+            if not (gate.on_trial(self, rule) or self.train()):
+                return False
+            self.prove()
+        self.compare()
+        return True
+
+    def settle(self) -> None:
+        """Takes over what the store holds: an episode that ended in a kill has no line.
+
+        A demonstration that was stored counts, one that a power failure took is collected again;
+        of training steps the larger number counts.
+        """
+        self.phase, self.waits = 'RESTORING', 'rows of the last time are handed in'
+        patience = time.monotonic()
+        while self.stored is not None and (stored := self.stored()) is None:
+            self._check()
+            patience = max(patience, self.awaited_s, self._backlog_moved())
+            if time.monotonic() - patience > PATIENCE_S:
+                raise UserError(
+                    f'the cells and the learner did not settle within {PATIENCE_S:.0f} s',
+                    self.learner().get('reason') or 'rows wait in a cell, or nobody answers',
+                    'see the logs in the run folder',
+                )
+            self.stop.wait(0.1)
+        if self.stored is not None and stored is not None:
+            self.record('count', demos=stored.demos, env_steps=stored.env_steps)
+        self.waits = ''
+        self.say(
+            f'goes on with {self.good_demos} demonstrations, {self.env_steps} training steps and'
+            f' {len(self.attempts)} evaluations'
+        )
 
     def demonstrate(self) -> None:
         """Collects successful demonstrations; failures are kept in the store but are none."""
-        wanted = self.config.budget.demos
-        for episode in self.episodes('DEMONSTRATIONS', Mode.DEMO, '', 0, self.seeds(0)):
-            self.demos.append(episode)
-            good = sum(e.success for e in self.demos)
-            self.curve('demos/success_rate', good / len(self.demos), len(self.demos))
-            if good >= wanted:
+        budget = self.config.budget
+        if self.good_demos >= budget.demos:
+            return
+        for _ in self.episodes('DEMONSTRATIONS', Mode.DEMO, '', 0, self._streams[0]):
+            good, tried = self.good_demos, len(self.demos) + max(self.unlisted, 0)
+            self.curve('demos/success_rate', good / tried, tried)
+            if good >= budget.demos:
                 return
-            if len(self.demos) >= self.config.budget.max_demo_attempts:
+            if tried >= budget.max_demo_attempts:
                 raise UserError(
-                    f'only {good} of {wanted} demonstrations succeeded '
-                    f'in {len(self.demos)} attempts',
+                    f'only {good} of {budget.demos} demonstrations succeeded in {tried} attempts',
                     'the demonstrator fails too often in this scene',
                     'raise budget.max_demo_attempts, lower budget.demos, '
                     'or look at the demonstrator',
@@ -117,45 +145,34 @@ class Run:
 
     def train(self) -> bool:
         """Trains until the gate to an evaluation opens (True) or the budget is used (False)."""
-        rule, budget = self.config.evaluation, self.config.budget
-        evaluated_at = self.attempts[-1].at_env_steps if self.attempts else -rule.min_steps_between
-        if self.env_steps >= budget.env_steps:
-            return False
-        for episode in self.episodes(
-            'TRAINING', Mode.TRAIN, 'actor', 0, self.seeds(1, len(self.trained))
-        ):
-            self.trained.append(episode)
-            self.recent.append(episode)
-            self.env_steps += episode.length
+        limit, rule = self.config.budget.env_steps, self.config.evaluation
+        if (opens := gate.opens(self, limit, rule)) is not None:
+            return opens
+        for episode in self.episodes('TRAINING', Mode.TRAIN, 'actor', 0, self._streams[1]):
             self._curves(episode)
-            wins = sum(e.success for e in self.recent)
-            if self.env_steps >= budget.env_steps:
-                return wins >= rule.gate_successes
-            due = self.env_steps - evaluated_at >= rule.min_steps_between
-            if due and wins >= rule.gate_successes and self._fast_enough():
-                return True
+            if (opens := gate.opens(self, limit, rule)) is not None:
+                return opens
         return False
 
-    def prove(self) -> bool:
-        """Judges one frozen version by a streak, then by fresh starts; True if both hold."""
+    def prove(self) -> None:
+        """Judges one frozen version by a streak, then by fresh starts."""
         rule = self.config.evaluation
-        weights = self.weights('actor')
-        streak = self.evaluate('streak', weights, rule.consecutive, until_failure=True)
-        if streak.streak < rule.consecutive:
-            return False
-        fresh = self.evaluate('fresh', weights, rule.fresh_episodes)
-        rate = fresh.successes / max(len(fresh.episodes), 1)
-        if self.best is None or fresh.successes > self.best.successes:
-            self.best = fresh
-        return rate >= rule.fresh_success_rate
+        known = self._frozen(gate.on_trial(self, rule))
+        weights = known or self.weights('actor')
+        if not (known and any(gate.passed(a, rule) for a in self.attempts[-1:])):
+            streak = self.evaluate('streak', weights, rule.consecutive, until_failure=True)
+            if not gate.passed(streak, rule):
+                return
+        self.evaluate('fresh', weights, rule.fresh_episodes)
 
     def compare(self) -> None:
         """Judges behaviour cloning of the same demonstrations on the same fresh starts."""
-        n = self.config.evaluation.clone_episodes
-        if n:
-            weights = self.weights('clone')
-            self.evaluate('clone', weights, n)
-            self.evaluate('clone_sampled', weights, n, mode=Mode.EVAL_SAMPLED)
+        n, done = self.config.evaluation.clone_episodes, gate.baselines(self)
+        for kind, mode in (('clone', Mode.EVAL), ('clone_sampled', Mode.EVAL_SAMPLED)):
+            if n and kind not in done:
+                cut = self.open if self.open and self.open.policy == 'clone' else done.get('clone')
+                weights = self._frozen(cut) or self.weights('clone')
+                done[kind] = self.evaluate(kind, weights, n, mode=mode)
 
     def evaluate(
         self,
@@ -165,28 +182,36 @@ class Run:
         until_failure: bool = False,
         mode: Mode = Mode.EVAL,
     ) -> Attempt:
-        """Runs episodes of one frozen version; `until_failure` ends at the first one."""
-        self._keep(weights)
-        seeds = self._starts(kind)
-        done: list[Episode] = []
-        self.evaluating = (kind, done, episodes_n)
-        if episodes_n:
-            for episode in self.episodes(
-                'EVALUATION', mode, weights.policy, weights.version, seeds
-            ):
-                done.append(episode)
-                if len(done) == episodes_n or (until_failure and not episode.success):
+        """Runs episodes of one frozen version; `until_failure` ends at the first one. One that was
+        cut goes on with the episodes it has.
+        """
+        judged = kind, weights.policy, weights.version
+        cut = self.open
+        if cut is None or (cut.kind, cut.policy, cut.version) != judged:
+            self.when_there_is_room(lambda: frozen.keep(self.folder, weights))
+            self.record(
+                'begin', kind=kind, policy=weights.policy, version=weights.version,
+                sha256=weights.sha256, at_env_steps=self.env_steps,
+            )  # fmt: skip
+        self.wanted = episodes_n
+
+        def complete() -> bool:
+            done = self.open.episodes if self.open else ()
+            failed = until_failure and bool(done) and not done[-1].success
+            return failed or len(done) >= episodes_n
+
+        if not complete():
+            for _ in self.episodes('EVALUATION', mode, weights.policy, weights.version,
+                                   self._starts(kind)):  # fmt: skip
+                if complete():
                     break
-        attempt = Attempt(
-            kind, weights.policy, weights.version, weights.sha256, self.env_steps, tuple(done)
-        )
-        self.attempts.append(attempt)
-        self.curve(
-            f'eval/{kind}_success_rate', attempt.successes / max(len(done), 1), self.env_steps
-        )
+        self.record('end')
+        attempt = self.attempts[-1]
+        done = len(attempt.episodes)
+        self.curve(f'eval/{kind}_success_rate', attempt.successes / max(done, 1), self.env_steps)
         self.say(
             f'evaluation ({kind}) of {weights.policy} version {weights.version}: '
-            f'{attempt.successes}/{len(done)} succeeded, longest streak {attempt.streak}'
+            f'{attempt.successes}/{done} succeeded, longest streak {attempt.streak}'
         )
         return attempt
 
@@ -195,27 +220,31 @@ class Run:
     def episodes(
         self, phase: str, mode: Mode, policy: str, version: int, seeds: Iterator[int]
     ) -> Iterator[Episode]:
-        """Keeps every cell busy and yields each episode; a void one is repeated with its seed.
+        """Keeps every cell busy and yields each episode when its line is in the journal; a void
+        one is repeated with its seed.
 
         A cell gets its next episode only after the caller has seen the last one, so a caller that
-        breaks leaves no cell moving: what runs then is waited for and dropped.
+        breaks leaves no cell moving: what runs then is waited for, and counted where it is stored
+        to learn from.
         """
-        self.phase, begun, patience = phase, time.monotonic(), time.monotonic()
+        self.phase, patience = phase, time.monotonic()
+        self.pass_time()
         slowest_hz = min(cell.control_hz for cell in self.config.cells.values())
         episode_s = max(60.0, self.config.task.max_steps / slowest_hz)
-        with ThreadPoolExecutor(len(self.cells)) as pool:
-            running: dict[Future[Episode], str] = {}
-            idle, again = list(self.cells), list[int]()
-            try:
+        running: dict[Future[Episode], str] = {}
+        idle, again = list(self.cells), list[int]()
+        try:
+            with ThreadPoolExecutor(len(self.cells)) as pool:
                 while True:
                     self._check()
-                    if mode is not Mode.TRAIN or self._learner_keeps_up():
+                    self.waits = self._why_not(mode)
+                    if not self.waits:
                         for cell in idle:
                             seed = again.pop() if again else next(seeds)
                             goal = Goal(mode, policy, version, seed)
                             running[pool.submit(self.cells[cell], goal)] = cell
                         idle = []
-                    if not running:  # the learner owes updates
+                    if not running:
                         self.stop.wait(0.02)
                     done, _ = wait(running, timeout=0.2, return_when=FIRST_COMPLETED)
                     for future in done:
@@ -223,6 +252,7 @@ class Run:
                         idle.append(running.pop(future))
                         self.reason = episode.reason
                         if not episode.void:
+                            self.record('episode', **line_of(episode))
                             patience = time.monotonic()
                             yield episode
                         else:
@@ -235,11 +265,16 @@ class Run:
                     if time.monotonic() - patience > PATIENCE_S + episode_s * bool(running):
                         raise UserError(
                             f'no episode could be run for {PATIENCE_S:.0f} s in phase {phase}',
-                            self.reason or 'the cells or the learner do not answer',
+                            self.waits or self.reason or 'the cells or the learner do not answer',
                             'see the logs in the run folder, then start again',
                         )
-            finally:
-                self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - begun
+        finally:
+            self.waits = ''
+            for episode in (future.result() for future in running):
+                if mode in (Mode.DEMO, Mode.TRAIN) and not episode.void:
+                    with suppress(StoppedError):
+                        self.record('episode', **line_of(episode))
+            self.pass_time()
 
     def seeds(self, stream: int, first: int = 0) -> Iterator[int]:
         """Start seeds; no two streams share one.
@@ -248,24 +283,37 @@ class Run:
         """
         return itertools.count((self.config.seed << 32) | (stream << 28) | first)
 
+    def _unused(self, stream: int) -> int:
+        """The first number of a stream that no cell was given: a kill leaves one a cell untold."""
+        done = self.trained if stream else self.demos
+        used = [(e.goal.seed & (1 << 28) - 1) + 1 for e in done]
+        return max(used, default=0) + self.starts * len(self.cells)
+
     def _starts(self, kind: str) -> Iterator[int]:
-        """Starts of an evaluation: no version is judged on starts that an earlier one failed on.
+        """Starts of the open evaluation that it has no episode of: no version is judged on starts
+        that an earlier one failed on.
 
         A baseline gets the starts of the chosen version, so that the two can be compared.
         """
-        if self.config.evaluate:
-            return self.seeds(4)
-        if kind in ('streak', 'fresh'):
-            return self.seeds(2 if kind == 'streak' else 3, 1000 * len(self.attempts))
         chosen = self.best.episodes if self.best else ()
-        return itertools.count(chosen[0].goal.seed) if chosen else self.seeds(3)
+        if self.config.evaluate:
+            starts = self.seeds(4)
+        elif kind in ('streak', 'fresh'):
+            starts = self.seeds(2 if kind == 'streak' else 3, 1000 * (self.begun - 1))
+        elif chosen:
+            starts = itertools.count(min(e.goal.seed for e in chosen))
+        else:
+            starts = self.seeds(3)
+        done = {e.goal.seed for e in self.open.episodes} if self.open else set()
+        return (seed for seed in starts if seed not in done)
 
     def weights(self, policy: str) -> Announced:
         """The newest announced weights of a policy; waits for the first ones."""
-        deadline = time.monotonic() + PATIENCE_S
+        patience = time.monotonic()
         while (found := self.announced(policy)) is None:
             self._check()
-            if time.monotonic() > deadline:
+            patience = max(patience, self.awaited_s)
+            if time.monotonic() - patience > PATIENCE_S:
                 raise UserError(
                     f'no weights of policy {policy} were announced within {PATIENCE_S:.0f} s',
                     self.learner().get('reason') or 'the learner does not publish',
@@ -274,21 +322,19 @@ class Run:
             self.stop.wait(0.05)
         return found
 
-    def _keep(self, weights: Announced) -> None:
-        """Copies an evaluated version into the run's checkpoints before it is judged."""
-        kept = self.folder / 'checkpoints' / f'{weights.policy}-{weights.version}.safetensors'
-        if not kept.exists() and weights.path.exists():
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            part = kept.with_suffix('.part')
-            shutil.copyfile(weights.path, part)
-            part.replace(kept)
+    def _frozen(self, cut: Attempt | None) -> Announced | None:
+        """The version of an evaluation that was cut, as it was judged so far."""
+        known = frozen.find(self.folder, cut) if cut else None
+        if cut and not known:
+            self.say(f'{cut.policy} version {cut.version} is gone: the newest one is judged anew')
+        return known
 
     def _check(self) -> None:
         """Ends the run when asked, out of wall time, or when the learner gave up."""
         if self.stop.is_set():
             raise StoppedError
         limit = self.config.budget.wall_s
-        if limit and time.monotonic() - self.started > limit:
+        if limit and self.elapsed() > limit:
             raise UserError(
                 f'the run used its {limit:.0f} s of wall time',
                 'budget.wall_s',
@@ -299,6 +345,17 @@ class Run:
             raise UserError(
                 'the learner gave up', learner.get('reason', ''), 'see its log and the curves'
             )
+
+    def _why_not(self, mode: Mode) -> str:
+        """Why no episode may begin now, or ''."""
+        if hindered := self.hindered():
+            return hindered
+        if mode is not Mode.TRAIN or self._learner_keeps_up():
+            return ''
+        learner = self.learner()
+        return learner.get('reason') or (
+            'the learner has updates to make' if learner else 'the learner has not been heard yet'
+        )
 
     def _learner_keeps_up(self) -> bool:
         """False while training has to wait for the learner: in lockstep, when it owes updates.
@@ -322,16 +379,10 @@ class Run:
             self.progress = (updates, time.monotonic())
         return self.progress[1]
 
-    def _fast_enough(self) -> bool:
-        """Whether the window's successes are as short as `gate_steps_share` asks for."""
-        share = self.config.evaluation.gate_steps_share
-        new, shown = ([e.length for e in part if e.success] for part in (self.recent, self.demos))
-        return share is None or not shown or bool(np.mean(new) <= share * np.mean(shown))
-
     def _curves(self, episode: Episode) -> None:
-        wins = sum(e.success for e in self.recent)
+        recent = self.recent
         for name, value in (
-            ('success_rate', wins / len(self.recent)),
+            ('success_rate', sum(e.success for e in recent) / len(recent)),
             ('return', episode.episode_return),
             ('length', episode.length),
             ('interventions', episode.interventions),
@@ -342,39 +393,3 @@ class Run:
             self.curve(f'train/{name}', float(value), self.env_steps)
         if episode.period_s.size:
             self.curve('train/cycle_time_s', float(np.median(episode.period_s)), self.env_steps)
-
-    def live(self) -> str:
-        """One line for people; something in it moves before the first success."""
-        judging = self.evaluating if self.phase == 'EVALUATION' else None
-        numbers = self._evaluation(*judging) if judging else self._training()
-        return f'{self.phase} {time.monotonic() - self.started:.0f} s  {numbers}'
-
-    @staticmethod
-    def _evaluation(kind: str, episodes: list[Episode], wanted: int) -> str:
-        good, done = sum(e.success for e in episodes), len(episodes)
-        return f'{kind} {good}/{wanted} ok' + (f', {done - good} failed' if done > good else '')
-
-    def _training(self) -> str:
-        learner, new = self.learner(), list(self.recent)
-        texts = [
-            f'demos {sum(e.success for e in self.demos)}/{self.config.budget.demos}',
-            f'steps {self.env_steps}/{self.config.budget.env_steps}',
-        ]
-        if new:
-            texts += [
-                f'success {sum(e.success for e in new)}/{len(new)}',
-                f'closest {1e3 * np.median([e.distance for e in new]):.1f} mm',
-                f'force {np.median([e.peak_force for e in new]):.0f} N',
-            ]
-        if learner.get('state') == 'WARMUP':
-            texts += [f'{key} {learner.get(key, 0):.0f}' for key in ('lessons', 'updates')]
-        for name, key, form in (
-            ('Q', 'q', '.3f'),
-            ('alpha', 'alpha', '.4f'),
-            ('utd', 'utd', '.2f'),
-            ('version', 'version', '.0f'),
-            ('learner', 'state', ''),
-        ):
-            if key in learner:
-                texts.append(f'{name} {learner[key]:{form}}')
-        return ' '.join(texts)

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folder of a run: created once, never reused, found again by name or as the latest.
 
-Holds config.json (resolved), logs/, params/, and what the nodes write: status.json, report.json,
-store/, checkpoints/, curves.
+Holds config.json (resolved), logs/, params/, and what the nodes write: journal.jsonl, status.json,
+report.json, store/, checkpoints/, curves.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 import re
 import time
@@ -37,6 +38,17 @@ def name_of(config: RunConfig, chosen: str | None = None) -> str:
     return chosen
 
 
+def refuse_existing(config: RunConfig, run: str) -> None:
+    """Raises UserError: the run's folder is there already."""
+    folder = Path(config.runs).absolute() / run
+    if folder.exists():
+        raise UserError(
+            f'The run {run} exists already in {folder.parent}',
+            'a run folder is never used twice',
+            f'Choose another name with run=NAME, or go on with it: resume={run}',
+        )
+
+
 def create(config: RunConfig, run: str) -> Path:
     """A new folder with config.json; `latest` beside it points to the newest run that trains.
 
@@ -46,23 +58,43 @@ def create(config: RunConfig, run: str) -> Path:
     folder = Path(config.runs).absolute() / run
     try:
         folder.mkdir(parents=True)
-        (folder / 'config.json').write_text(
-            json.dumps(config.model_dump(mode='json'), indent=1) + '\n'
-        )
-        if config.evaluate is None:
-            latest, new = folder.parent / 'latest', folder.parent / f'.latest-{run}'
-            new.unlink(missing_ok=True)
-            new.symlink_to(run)
-            new.replace(latest)
+        _write(folder, config)
     except FileExistsError as error:
-        raise UserError(
-            f'The run {run} exists already in {folder.parent}',
-            'a run folder is never used twice',
-            'Choose another name with run=NAME',
-        ) from error
+        refuse_existing(config, run)
+        raise UserError(f'The run folder {folder} cannot be written', str(error)) from error
     except OSError as error:
         raise UserError(f'The run folder {folder} cannot be written', str(error)) from error
     return folder
+
+
+def reopen(config: RunConfig, folder: Path) -> None:
+    """Gives a run that goes on its configuration; the one before is kept as config-<n>.json.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    try:
+        known = folder / 'config.json'
+        if json.loads(known.read_text()) != config.model_dump(mode='json'):
+            n = 1 + len(list(folder.glob('config-*.json')))
+            (folder / f'config-{n}.json').write_bytes(known.read_bytes())
+        _write(folder, config)
+    except (OSError, ValueError) as error:
+        raise UserError(f'The run folder {folder} cannot be written', str(error)) from error
+
+
+def _write(folder: Path, config: RunConfig) -> None:
+    part = folder / 'config.json.part'
+    with part.open('w') as file:
+        file.write(json.dumps(config.model_dump(mode='json'), indent=1) + '\n')
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(folder / 'config.json')
+    if config.evaluate is None:
+        latest, new = folder.parent / 'latest', folder.parent / f'.latest-{folder.name}'
+        new.unlink(missing_ok=True)
+        new.symlink_to(folder.name)
+        new.replace(latest)
 
 
 def find(run: str | None, runs: str = 'runs') -> Path:

@@ -2,27 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run's shell: cells, the latched configuration, status.json, curves, report, exit code."""
 
+from contextlib import suppress
 import json
 from pathlib import Path
 import threading
 import time
 import traceback
 
-from tensorboard.summary import Writer
 from user_msgs import msg
 
-from user_core import picture, report, run_folder
+from user_core import live, picture, report, run_folder, run_lock
 from user_core.cell_client import CellClient
 from user_core.config import config_hash, weights_hash
+from user_core.curves import Curves
 from user_core.errors import UserError
 from user_core.node import Shell, run_node
 from user_core.outcome import Announced
-from user_core.run import Run, StoppedError
+from user_core.run import Run
+from user_core.tally import StoppedError, Stored
+from user_core.vitals import Rate, vitals
 
 NOT_REACHED = 3
 """Exit code of a run that ended in order, within its budget, without reaching its goal."""
 LIVE_S = (5, 15)
-"""Seconds between two live lines, in the first minute and after it."""
+"""Seconds between two live lines: in the first minute and while it waits; else."""
+PATIENT = ('WAIT_READY', 'DISK_FULL', 'RESTORING')
+"""States of a cell, replay or the learner that the run waits for without end."""
+SETTLED_S = 2.0
+"""The learner has counted what replay stored after this long."""
+GONE_S = 5.0
+"""What a node said this long ago, it no longer says."""
 
 
 class RunShell(Shell):
@@ -30,9 +39,10 @@ class RunShell(Shell):
 
     def __init__(self) -> None:
         super().__init__('run')
+        self.lock = run_lock.claim(self.folder / run_lock.RUN)
         self.numbers: dict[str, dict] = {}
         self.weights: dict[str, Announced] = {}
-        self.curves = Writer(str(self.folder / 'tensorboard' / 'run'))
+        self.curves = Curves(self.folder / 'tensorboard' / 'run')
         self.cells = {cell: CellClient(self, cell, self.stopping) for cell in self.config.cells}
         self.run_ = Run(
             self.config,
@@ -41,9 +51,16 @@ class RunShell(Shell):
             self.learner,
             self.arms,
             self.weights.get,
-            self.curve,
+            self.curves.point,
             self.get_logger().info,
+            self.stored,
+            self.hindered,
         )
+        self.rate = Rate()
+        self.quiet_s: float | None = None
+        self.cleared_s = 0.0
+        cells = (f'/{cell}/episode' for cell in self.config.cells)
+        self.awaited = {'/learning/replay', '/learning/learner', *cells}
         self.create_sub('metrics', self.on_metrics)
         if self.config.evaluate:
             self.announce(Path(self.config.evaluate))
@@ -84,7 +101,11 @@ class RunShell(Shell):
         )
 
     def on_metrics(self, message: msg.Metrics) -> None:
-        """Keeps every node's newest numbers; an episode's heartbeat says that its cell lives."""
+        """Keeps the newest numbers of every node of this run; an episode's heartbeat says that
+        its cell lives.
+        """
+        if message.id.run != self.run:
+            return
         numbers = dict(zip(message.names, message.values, strict=True))
         self.numbers[message.node] = {
             **numbers,
@@ -92,13 +113,18 @@ class RunShell(Shell):
             'reason': message.reason,
             'heard': time.monotonic(),
         }
-        cell, _, name = message.node.strip('/').partition('/')
-        if message.state == 'WAIT_READY':
+        if message.state in PATIENT and message.node in self.awaited:
             self.run_.awaited_s = time.monotonic()
+        cell, _, name = message.node.strip('/').partition('/')
         if name == 'episode' and cell in self.cells:
-            self.cells[cell].heard = time.monotonic()
-            self.cells[cell].incarnation = numbers.get('incarnation_s')
-            self.cells[cell].unstored = numbers.get('rows_unacknowledged', 0.0)
+            client = self.cells[cell]
+            client.heard, client.state = time.monotonic(), message.state
+            client.incarnation = numbers.get('incarnation_s')
+            client.unstored = numbers.get('rows_unacknowledged', 0.0)
+            if not all(client.quiet for client in self.cells.values()):
+                self.quiet_s = None
+            elif self.quiet_s is None:
+                self.quiet_s = time.monotonic()
 
     def on_weights(self, message: msg.Weights) -> None:
         """Only this run's weights count; versions never go backwards."""
@@ -117,24 +143,59 @@ class RunShell(Shell):
         """The learner's newest numbers, empty when it was not heard yet."""
         return self.numbers.get('/learning/learner', {})
 
-    def curve(self, name: str, value: float, step: int) -> None:
-        """One point of a TensorBoard curve."""
-        self.curves.add_scalar(name, value, step)
+    def stored(self) -> Stored | None:
+        """What the store holds when every cell is quiet and the learner has counted its rows;
+        cancels what still runs for an earlier run node. From the worker's thread.
+        """
+        now, quiet_s, learner = time.monotonic(), self.quiet_s, self.learner()
+        if quiet_s is None:
+            if now - self.cleared_s > 1.0:
+                self.cleared_s = now
+                self.call_soon(self.clear)
+            return None
+        counted = learner.get('state') in ('WAIT_DEMOS', 'IDLE', 'TRAINING') and 'demos' in learner
+        if not counted or learner['heard'] < quiet_s + SETTLED_S:
+            return None
+        return Stored(int(learner['demos']), int(learner['env_steps']))
+
+    def clear(self) -> None:
+        """Ends episodes that nobody waits for."""
+        for client in self.cells.values():
+            if client.state not in ('', 'IDLE'):
+                client.clear()
+
+    def hindered(self) -> str:
+        """Which node's disk is full, or ''."""
+        for node in self.awaited:
+            told = self.numbers.get(node, {})
+            if told.get('state') == 'DISK_FULL' and time.monotonic() - told['heard'] < GONE_S:
+                return f'the disk of {node} is full: {told["reason"]}'
+        return ''
 
     def stopping(self) -> bool:
         """Whether somebody asked the run to end early."""
         return self.run_.stop.is_set()
 
     def on_second(self) -> None:
-        """status.json every second, the live line less often."""
+        """status.json and numbers every second, the live line less often."""
         self.seconds += 1
+        run = self.run_
         try:
             self.write_status()
         except OSError as error:  # a full disk ends no run
             why = f'status.json cannot be written: {error.strerror}'
             self.get_logger().warning(why, throttle_duration_sec=30.0)
-        if self.seconds % (LIVE_S[0] if self.seconds <= 60 else LIVE_S[1]) == 0:
-            self.get_logger().info(self.run_.live())
+        self.metrics(
+            'DISK_FULL' if run.full else run.phase,
+            run.waits or run.reason,
+            demos=run.good_demos,
+            env_steps=run.env_steps,
+            evaluations=len(run.attempts),
+            curves_dropped=self.curves.dropped,
+        )
+        early = self.seconds <= 60 or run.waits
+        if self.seconds % LIVE_S[0 if early else 1] == 0:
+            self.get_logger().info(live.line(run))
         if self.seconds % 5 == 0:
             self.curves.flush()
 
@@ -145,13 +206,14 @@ class RunShell(Shell):
             'run': self.run,
             'at': time.time(),
             'phase': run.phase,
-            'reason': run.reason,
+            'reason': run.waits or run.reason,
             'env_steps': run.env_steps,
-            'demos': sum(e.success for e in run.demos),
-            'live': run.live(),
+            'demos': run.good_demos,
+            'live': live.line(run),
+            'vitals': vitals(run.recent, self.numbers, self.rate),
             'nodes': {
                 name: {k: v for k, v in numbers.items() if k != 'heard'}
-                | {'age_s': round(time.monotonic() - numbers['heard'], 2)}
+                | {'silent_s': round(time.monotonic() - numbers['heard'], 2)}
                 for name, numbers in self.numbers.items()
             },
         }
@@ -188,15 +250,21 @@ class RunShell(Shell):
         self.code = 1
         self.get_logger().error(f'the run failed: {type(error).__name__}: {error}')
         trace = ''.join(traceback.format_exception(error))
-        (self.folder / 'run-traceback.txt').write_text(trace)
+        with suppress(OSError):  # a full disk
+            (self.folder / 'run-traceback.txt').write_text(trace)
         return 'a fault in the run itself; run-traceback.txt in its folder has the traceback'
 
     def conclude(self, solved: bool, why: str) -> None:
         """Report, picture and last lines."""
         run = self.run_
+        run.pass_time()
         run.phase, run.reason = 'END', why or run.reason
-        numbers = report.write(run)
-        picture.draw(run, self.folder / 'success.png')
+        numbers = report.of(run)
+        with suppress(StoppedError):  # what a full disk took is in the journal, for a resume
+            run.when_there_is_room(lambda: report.write(run, numbers))
+            if not run.stop.is_set():  # Ctrl-C does not wait for it
+                run.when_there_is_room(lambda: picture.draw(run, self.folder / 'success.png'))
+            run.record('over', solved=solved, why=why)
         for line in self.last_lines(numbers):
             self.get_logger().info(line)
         print(self.headline(solved, why, numbers), flush=True)
@@ -249,7 +317,8 @@ class RunShell(Shell):
 
     def close(self) -> None:
         """The last status and curves, after the last callback."""
-        self.write_status()
+        with suppress(OSError):  # a full disk
+            self.write_status()
         self.curves.close()
 
 

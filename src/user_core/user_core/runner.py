@@ -3,9 +3,9 @@
 """Supervises the processes of a plan on this machine: `user run` without ros2 launch.
 
 Every line of every process is prefixed on stdout and kept in <run folder>/logs. Processes are
-started in the plan's order and ended in reverse. The kernel ends them when the supervisor dies,
-even by `kill -9`. One thread; children must be started from it (the kernel's signal goes out when
-the *thread* that started them ends).
+started in the plan's order and ended stage by stage. The kernel ends them when the supervisor
+dies, even by `kill -9`. One thread; children must be started from it (the kernel's signal goes out
+when the *thread* that started them ends).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PR_SET_PDEATHSIG = 1
 CUT_OFF_S = 10.0
 """All processes are gone this long after the first Ctrl-C, the stubborn ones by SIGKILL; what an
 arm needs to park and let go comes on top."""
-STAGE_S = 1.0
-"""A process is given this long alone before the next one is asked to end, too."""
+STAGE_S = 2.0
+"""The processes of a stage are given this long before the next ones are asked to end, too."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Wait before each respawn; a process that stays up for HEALTHY_S starts over at the first."""
 HEALTHY_S = 20.0
@@ -54,8 +54,10 @@ class Process:
         env: added to the environment.
         respawn: start it again when it dies, but not after exit code 2.
         required: when it is gone for good, everything ends.
-        leads: its end, with any code, is the end of everything, and its lines have no prefix.
+        leads: its end, with any code, is the end of everything, and its lines have no prefix; when
+            a signal killed it that was not ours, it is started again.
         end_s: it gets this long to end by itself, alone, whatever else is asked for.
+        stage: those of the highest stage are asked to end first, together.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Process:
     required: bool = True
     leads: bool = False
     end_s: float = 0.0
+    stage: int = 0
 
     child: subprocess.Popen[bytes] | None = None
     log: IO[bytes] | None = None
@@ -79,9 +82,15 @@ class Supervisor:
     """Runs processes until the leading one ends, a required one is lost, or Ctrl-C."""
 
     def __init__(
-        self, processes: Sequence[Process], logs: Path, out: TextIO | None = None
+        self,
+        processes: Sequence[Process],
+        logs: Path,
+        out: TextIO | None = None,
+        lock: int | None = None,
     ) -> None:
+        """`lock` is a descriptor that every process inherits."""
         self.processes, self.logs, self.out = list(processes), logs, out or sys.stdout
+        self._inherited = () if lock is None else (lock,)
         self._selector = selectors.DefaultSelector()
         self._code: int | None = None
         self._signals = 0
@@ -138,6 +147,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env=os.environ | dict(process.env),
                 process_group=0,
+                pass_fds=self._inherited,
                 preexec_fn=die_with_parent(),  # safe: no other thread runs, and it takes no lock
             )
         except OSError as error:
@@ -203,19 +213,23 @@ class Supervisor:
         process.child = None
         if self._code is None:
             self._lost(process, child.returncode)
+        elif child.returncode > 0 and not process.leads:
+            self._say(process, f'WARN ended with exit code {child.returncode}')
 
     def _lost(self, process: Process, code: int) -> None:
-        if process.leads:
-            self._code, self._quiet = (code if code >= 0 else 128 - code), code == 0
+        if process.leads and code >= 0:
+            self._code, self._quiet = code, code == 0
             return
         how = f'exit code {code}' if code >= 0 else f'signal {signal.Signals(-code).name}'
         if time.monotonic() - process.born > HEALTHY_S:
             process.deaths = 0
-        again = process.respawn and code != USER_ERROR and process.deaths < len(BACK_OFF_S)
+        may = (process.respawn and code != USER_ERROR) or process.leads
+        again = may and process.deaths < len(BACK_OFF_S)
         if again:
             process.due = time.monotonic() + BACK_OFF_S[process.deaths]
             process.deaths += 1
-            self._say(process, f'ended ({how}), is started again')
+            who = 'the run ' if process.leads else ''  # its lines have no prefix
+            self._say(process, f'{who}ended ({how}), is started again')
         elif process.required:
             self._code = code if code in (1, USER_ERROR) else 1
             self._say(process, f'ended ({how}), so the run ends: {process.said}')
@@ -223,32 +237,39 @@ class Supervisor:
             self._say(process, f'ended ({how})')
 
     def _end(self) -> None:
-        """Interrupts all, last started first, each after the one before; kills what remains.
+        """Asks stage after stage to end, each when the one before has; kills what remains.
 
-        A second Ctrl-C kills at once, except a process that needs its time to end.
+        A second Ctrl-C kills at once, except a process that needs its time to end, and what stands
+        below it.
         """
         asked, cut = self._signals, time.monotonic() + CUT_OFF_S
-        for process in reversed(self.processes):
-            if process.child is None:
-                continue
-            if self._signals > max(asked, 1) and not process.end_s:
-                self._kill(process)
-                continue
-            with suppress(ProcessLookupError):
-                os.killpg(process.child.pid, signal.SIGINT)
-            now = time.monotonic()
-            stage = now + (process.end_s or min(STAGE_S, cut - now))
-            while process.child is not None and time.monotonic() < stage:
+
+        def hurried() -> bool:
+            return self._signals > max(asked, 1)
+
+        for stage in sorted({p.stage for p in self.processes}, reverse=True):
+            group = [p for p in self.processes if p.stage == stage and p.child is not None]
+            for process in group:
+                self._ask(process)
+            end_s, now = max((p.end_s for p in group), default=0.0), time.monotonic()
+            until = now + (end_s or min(STAGE_S, cut - now))
+            while any(p.child for p in group) and time.monotonic() < until:
                 self._turn(0.05)
-                if self._signals > max(asked, 1) and not process.end_s:
-                    break
-            if process.end_s:
+                if hurried():
+                    self._kill(*(p for p in self.processes if p.stage >= stage and not p.end_s))
+            if end_s:
                 cut += time.monotonic() - now
-        while any(p.child for p in self.processes) and time.monotonic() < cut:
+        while any(p.child for p in self.processes) and time.monotonic() < cut and not hurried():
             self._turn(0.05)
-            if self._signals > max(asked, 1):
-                break
         self._kill(*self.processes)
+
+    def _ask(self, process: Process) -> None:
+        """By SIGTERM: one that is still starting ends at once and silently; of SIGINT Python would
+        make a traceback.
+        """
+        if process.child is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.child.pid, signal.SIGTERM)
 
     def _kill(self, *processes: Process) -> None:
         for process in reversed(processes):
@@ -344,5 +365,6 @@ def processes(nodes: Sequence[NodeSpec], config: str, run: str, folder: Path) ->
             'ROS_LOG_DIR': str(folder / 'logs' / 'ros'),
             **node.env,
         }
-        result.append(Process(name, command, env, node.respawn, node.required, leads, node.end_s))
+        again = node.respawn, node.required, leads
+        result.append(Process(name, command, env, *again, node.end_s, node.stage))
     return result

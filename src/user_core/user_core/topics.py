@@ -9,6 +9,7 @@ ends of a topic take their profile from here, so they always match.
 from __future__ import annotations
 
 from dataclasses import dataclass
+import re
 from typing import Any, Literal
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -204,7 +205,13 @@ SERVICES: dict[str, tuple[Scope, Any]] = {
     'fetch_weights': ('learning', FetchWeights),
     'snapshot': ('learning', Trigger),
 }
-"""Services (rclpy's own profile)."""
+"""Services (rclpy's own profile, but for fetch_weights)."""
+
+FETCH_WEIGHTS = QoSProfile(
+    history=HistoryPolicy.KEEP_LAST, depth=64, reliability=ReliabilityPolicy.BEST_EFFORT
+)
+"""Profile of fetch_weights, at both ends: what a link loses the policy asks for again by itself,
+and no lost part holds up those behind it or the learner that sends them."""
 
 
 def name(key: str, cell: str | None = None, camera: str | None = None) -> str:
@@ -221,6 +228,13 @@ def name(key: str, cell: str | None = None, camera: str | None = None) -> str:
             raise ValueError(f'{key} belongs to a camera: name one')
         return f'/{cell}/{camera}/{key}'
     return f'/learning/{key}' if scope == 'learning' else f'/{key}'
+
+
+def of_run(key: str, run: str) -> str:
+    """Absolute name of a service that a run's own nodes alone may answer: a question reaches every
+    server of a name, and the first answer counts.
+    """
+    return f'{name(key)}/run_{re.sub("[^A-Za-z0-9]", "_", run)}'
 
 
 def interface(key: str) -> Any:
