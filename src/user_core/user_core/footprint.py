@@ -25,7 +25,7 @@ SEGMENTS = 256
 SEGMENT_BYTES = 64 << 20
 """The smallest segment that is closed."""
 MOST_SEGMENT_BYTES = 512 << 20
-"""The largest one: a reader holds one in memory."""
+"""The largest one: it is deleted as a whole."""
 
 
 @dataclass(frozen=True)

@@ -274,10 +274,11 @@ class Supervisor:
     def _kill(self, *processes: Process) -> None:
         for process in reversed(processes):
             if process.child is not None:
-                with suppress(ProcessLookupError):
-                    os.killpg(process.child.pid, signal.SIGKILL)
-                process.child.wait()
-                self._say(process, 'did not end in time and was killed')
+                if process.child.poll() is None:
+                    with suppress(ProcessLookupError):
+                        os.killpg(process.child.pid, signal.SIGKILL)
+                    process.child.wait()
+                    self._say(process, 'did not end in time and was killed')
                 self._reap(process)
             if process.log is not None:
                 process.log.close()
