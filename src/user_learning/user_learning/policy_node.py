@@ -179,7 +179,9 @@ class PolicyNode:
         took = np.array(self.took_s) if self.took_s else np.zeros(1)
         self.shell.metrics(
             self.state,
-            '; '.join(filter(None, (self.reason, why))),
+            self.reason
+            if self.state == 'REFUSED'
+            else '; '.join(filter(None, (self.reason, why))),
             version=float(self.policy.newest('actor')),
             answers=float(self.answers),
             passes=float(self.inbox.passes),
