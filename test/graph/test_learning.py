@@ -414,7 +414,8 @@ def test_a_policy_on_another_machine_fetches_ranges_and_snapshot_answers_when_it
 def test_weights_whose_bytes_are_not_the_announced_ones_are_never_acted_with(side: Side) -> None:
     side.start('replay', 'learner', 'policy')
     side.demonstrate()
-    action = side.ask('arm0', 10, 0)
+    action = side.ask('arm0', 10, 0)  # a policy may pull its weights before they are announced
+    side.until(lambda: side.newest() is not None, what='the announcement')
     forged = side.folder / 'forged.safetensors'
     forged.write_bytes(Path(side.newest().path).read_bytes()[:-1] + b'\x07')
     latched = side._pub('weights')
