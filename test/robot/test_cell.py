@@ -198,7 +198,7 @@ def test_in_realtime_the_arm_holds_soon_after_the_policy_fell_silent(grow):
     graph.start_all('arm', 'episode')
     handle = graph.ask(seed=1)
     graph.until(lambda: len(graph.rows['arm0']) > 15)
-    assert graph.states['arm0'].mode == RobotState.ACTIVE
+    graph.until(lambda: graph.states['arm0'].mode == RobotState.ACTIVE)
     graph.acting, silent = False, time.monotonic()
     graph.until(lambda: graph.states['arm0'].mode == RobotState.HOLD)
     assert time.monotonic() - silent < 2.0

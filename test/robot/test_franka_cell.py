@@ -115,7 +115,7 @@ def test_a_box_that_dies_is_a_fault_with_a_reason_and_a_way_out(grow):
     result = graph.result(handle)
     assert result.boundary == 4
     assert 'does not answer' in result.reason
-    assert graph.states['arm0'].mode == RobotState.FAULT
+    graph.until(lambda: graph.states['arm0'].mode == RobotState.FAULT)
     kept = [r for r in graph.rows['arm0'] if not r.closing]
     assert kept[-1].boundary == 4
     assert kept[-1].reward == 0.0

@@ -8,10 +8,9 @@ from contextlib import suppress
 import os
 from pathlib import Path
 
-FIFO = 50
-"""SCHED_FIFO priority, as ros2_control takes: below what the kernel's own threads and libfranka's
-cycle have.
-"""
+FIFO = 10
+"""SCHED_FIFO priority: above every ordinary process, below libfranka's cycle and a simulated control
+box."""
 
 
 def take(priority: int = FIFO) -> str:
