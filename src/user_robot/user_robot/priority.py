@@ -8,9 +8,10 @@ from contextlib import suppress
 import os
 from pathlib import Path
 
-FIFO = 10
-"""SCHED_FIFO priority: above every ordinary process, below libfranka's cycle and a simulated control
-box."""
+FIFO = 4
+"""SCHED_FIFO priority: above every ordinary process, below the drivers' own cycles and simulated
+devices.
+"""
 
 
 def take(priority: int = FIFO) -> str:
