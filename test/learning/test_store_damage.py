@@ -207,17 +207,22 @@ def test_rows_whose_pictures_are_missing_are_set_aside_by_name(tmp_path: Path) -
     assert 'segment-000001.pix is missing' in tail.last_bad
 
 
-def test_what_was_acknowledged_survives_kill_9_at_any_moment(tmp_path: Path) -> None:
-    """One store, its writer killed 20 times: nothing that it acknowledged is lost, twice there or
-    out of order, and nothing but whole rows is left.
-    """
-    writers = subprocess.Popen(
-        [sys.executable, '-c', WRITERS, str(tmp_path)],
+def writing(folder: Path) -> subprocess.Popen[str]:
+    """A process that forks a writer of the store for each line that it is told."""
+    return subprocess.Popen(
+        [sys.executable, '-c', WRITERS, str(folder)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         bufsize=1,
     )
+
+
+def test_what_was_acknowledged_survives_kill_9_at_any_moment(tmp_path: Path) -> None:
+    """One store, its writer killed 20 times: nothing that it acknowledged is lost, twice there or
+    out of order, and nothing but whole rows is left.
+    """
+    writers = writing(tmp_path)
     assert writers.stdin is not None
     assert writers.stdout is not None
     rng, acked = random.Random(0), 0
@@ -264,13 +269,7 @@ for _ in sys.stdin:
 
 
 def test_a_dead_writer_leaves_no_lock(tmp_path: Path) -> None:
-    writers = subprocess.Popen(
-        [sys.executable, '-c', WRITERS, str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
+    writers = writing(tmp_path)
     assert writers.stdin is not None
     assert writers.stdout is not None
     writers.stdin.write('one\n')

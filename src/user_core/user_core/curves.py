@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 import mmap
 import os
 from pathlib import Path
@@ -19,7 +20,7 @@ import time
 
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 FLUSH_S = 5.0
 """Points reach the disk at most this long after the next one came."""
@@ -96,11 +97,10 @@ class Curves:
 
 
 def _record(event: Event) -> bytes:
-    """TFRecord: length, its checksum, content, its checksum."""
-    data = event.SerializeToString()
-    head = struct.pack('<Q', len(data))
-    crcs = (struct.pack('<I', masked_crc32c(part)) for part in (head, data))
-    return head + next(crcs) + data + next(crcs)
+    """As tensorboard's own files hold it."""
+    record = BytesIO()
+    RecordWriter(record).write(event.SerializeToString())
+    return record.getvalue()
 
 
 def _ends(folder: Path) -> dict[str, int]:
