@@ -105,10 +105,10 @@ class Run(Recorded):
         A demonstration that was stored counts, one that a power failure took is collected again;
         of training steps the larger number counts.
         """
-        self.phase, self.waits = 'RESTORING', 'rows of the last time are handed in'
-        patience = time.monotonic()
+        self.phase, patience = 'RESTORING', time.monotonic()
         while self.stored is not None and (stored := self.stored()) is None:
             self._check()
+            self.waits = self.learner().get('reason') or 'rows of the last time are handed in'
             patience = max(patience, self.awaited_s, self._backlog_moved())
             if time.monotonic() - patience > PATIENCE_S:
                 raise UserError(
